@@ -19,8 +19,7 @@ from fastapi.routing import iter_route_contexts
 from pwgrid.cli import token as tokens
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.api.request_checks import MAX_BODY_BYTES
-from pwgrid.proxy.policy.access import WRONG_OR_REVOKED, Access
-from pwgrid.proxy.policy.failed_logins import MOST
+from pwgrid.proxy.policy.access import MOST_FAILURES, WRONG_OR_REVOKED, Access
 from pwgrid.runtime.find_grids import find_running
 from pwgrid.tokens.tokens import Role
 from tests.support import raw
@@ -357,8 +356,8 @@ def test_the_command_finds_the_file_by_the_running_grid(guarded: Guarded, monkey
 
 def test_wrong_tokens_of_one_peer_are_limited_and_no_other_peer_is(guarded: Guarded) -> None:
     peer, another = new_peer(), new_peer()
-    statuses = [guarded.ask("GET", "/v1/sessions", WRONG, peer=peer)[0] for _ in range(MOST - 1)]
-    assert [*statuses, guarded.answer(WRONG, peer=peer)[0]] == [401] * MOST
+    statuses = [guarded.ask("GET", "/v1/sessions", WRONG, peer=peer)[0] for _ in range(MOST_FAILURES - 1)]
+    assert [*statuses, guarded.answer(WRONG, peer=peer)[0]] == [401] * MOST_FAILURES
     status, headers, _ = guarded.ask("GET", "/v1/sessions", WRONG, peer=peer)
     assert status == 429
     assert 0 < int(headers["retry-after"]) <= 60
@@ -373,9 +372,9 @@ def test_a_peer_does_not_choose_the_address_that_its_wrong_tokens_count_for(guar
     peer = new_peer()
     asked = [
         guarded.ask("GET", "/v1/sessions", WRONG, peer=peer, **{"X-Forwarded-For": f"10.0.0.{number}"})[0]
-        for number in range(MOST + 1)
+        for number in range(MOST_FAILURES + 1)
     ]
-    assert asked == [401] * MOST + [429]
+    assert asked == [401] * MOST_FAILURES + [429]
 
 
 def test_a_borrower_behind_a_proxy_that_speaks_tls_gets_an_endpoint_that_does(guarded: Guarded) -> None:

@@ -5,9 +5,18 @@ from collections.abc import Iterable
 import pytest
 from websockets.datastructures import Headers
 
-from pwgrid.proxy.policy import failed_logins
-from pwgrid.proxy.policy.access import ANYBODY, OPERATORS_TOKEN, WRONG_OR_REVOKED, Access, Identity
-from pwgrid.proxy.policy.failed_logins import MAX_PEERS, MOST, WITHIN_S, FailedLogins
+from pwgrid.proxy.policy import access as access_module
+from pwgrid.proxy.policy.access import (
+    ANYBODY,
+    FAILURES_WITHIN_S,
+    MAX_PEERS,
+    MOST_FAILURES,
+    OPERATORS_TOKEN,
+    WRONG_OR_REVOKED,
+    Access,
+    FailedLogins,
+    Identity,
+)
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.tokens.tokens import NAME, NO_TOKENS, Role, Token, Tokens, make
 
@@ -106,13 +115,13 @@ def test_a_token_may_use_its_own_pools_alone() -> None:
 def test_after_some_wrong_tokens_a_peer_waits_and_others_do_not() -> None:
     clock = Clock()
     grid = access(clock=clock)
-    for _ in range(MOST):
+    for _ in range(MOST_FAILURES):
         assert refused(grid, "wrong").status == 401
         clock.now += 1
     answer = refused(grid, "wrong")
-    assert (answer.status, dict(answer.headers)["Retry-After"]) == (429, str(int(WITHIN_S) - MOST))
+    assert (answer.status, dict(answer.headers)["Retry-After"]) == (429, str(int(FAILURES_WITHIN_S) - MOST_FAILURES))
     assert refused(grid, "wrong", peer="10.0.0.2").status == 401
-    clock.now += WITHIN_S - MOST
+    clock.now += FAILURES_WITHIN_S - MOST_FAILURES
     assert refused(grid, "wrong").status == 401
     assert refused(grid, "wrong").status == 429  # one more each time that one is old enough, no more
 
@@ -120,7 +129,7 @@ def test_after_some_wrong_tokens_a_peer_waits_and_others_do_not() -> None:
 def test_a_token_that_nobody_can_guess_is_good_from_a_peer_that_waits_and_a_short_one_is_not() -> None:
     for token, status in (("s3cret", 429), ("x" * 16, None)):
         grid = access(token)
-        for _ in range(MOST):
+        for _ in range(MOST_FAILURES):
             refused(grid, "wrong")
         assert ask(grid, CI_TEXT).name == "ci"
         if status is None:
@@ -131,7 +140,7 @@ def test_a_token_that_nobody_can_guess_is_good_from_a_peer_that_waits_and_a_shor
 
 def test_no_token_is_no_wrong_token() -> None:
     grid = access()
-    for _ in range(3 * MOST):
+    for _ in range(3 * MOST_FAILURES):
         assert refused(grid).status == 401
 
 
@@ -142,7 +151,7 @@ def test_one_request_is_not_many_guesses() -> None:
     with pytest.raises(Refusal):
         grid.check(headers, [*guesses, ("token", "s3cret")], None, "10.0.0.1")
     statuses = []
-    for _ in range(MOST):
+    for _ in range(MOST_FAILURES):
         with pytest.raises(Refusal) as caught:
             grid.check(headers, guesses, None, "10.0.0.1")
         statuses.append(caught.value.status)
@@ -151,18 +160,18 @@ def test_one_request_is_not_many_guesses() -> None:
 
 def test_a_host_with_ipv6_is_one_peer_whatever_address_it_takes() -> None:
     failed = FailedLogins()
-    for n in range(MOST):
+    for n in range(MOST_FAILURES):
         failed.note(f"2001:db8:1:2::{n}", 0.0)
-    assert failed.wait_s("2001:db8:1:2:ffff::1", 1.0) == WITHIN_S - 1
+    assert failed.wait_s("2001:db8:1:2:ffff::1", 1.0) == FAILURES_WITHIN_S - 1
     assert failed.wait_s("2001:db8:1:3::1", 1.0) == 0
-    for _ in range(MOST):
+    for _ in range(MOST_FAILURES):
         failed.note("::ffff:10.0.0.1", 0.0)
-    assert failed.wait_s("10.0.0.1", 1.0) == WITHIN_S - 1
+    assert failed.wait_s("10.0.0.1", 1.0) == FAILURES_WITHIN_S - 1
 
 
 def test_what_is_remembered_of_peers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_PEERS < 1_000_000
-    monkeypatch.setattr(failed_logins, "MAX_PEERS", 5)
+    monkeypatch.setattr(access_module, "MAX_PEERS", 5)
     failed = FailedLogins()
     for n in range(1000):
         failed.note(f"10.0.{n // 256}.{n % 256}", 0.0)

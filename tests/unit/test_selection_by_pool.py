@@ -1,6 +1,7 @@
 """A client gets a worker of its pool, also while Redis is away, and readiness looks at each pool."""
 
 import asyncio
+from collections.abc import Collection
 from typing import Any, cast
 
 from pwgrid.common.errors import RegistryUnavailable
@@ -12,7 +13,6 @@ from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Ticket
 from pwgrid.proxy.select.selector import Selector
-from pwgrid.proxy.select.without_redis import LocalSelection
 from pwgrid.registry.records import RegistrySnapshot, WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
@@ -38,23 +38,27 @@ def ticket(pool: str) -> Ticket:
     return Ticket("s", "chromium", pool, None, "client", 1e9)
 
 
-def test_without_redis_a_client_gets_a_worker_of_its_pool() -> None:
-    local = LocalSelection(roster())
+def selector(roster: Roster, lost: Collection[str] = ()) -> Selector:
+    return Selector(Settings(), cast(Registry, None), roster, lost)
+
+
+async def test_without_redis_a_client_gets_a_worker_of_its_pool() -> None:
+    chooses = selector(roster())
     for pool, worker in (("appa", "a"), ("appb", "b"), ("appa", "a")):
-        assert local.choose(ticket(pool), ()) == worker
-    assert local.choose(ticket("appb"), ("b",)) is None
-    assert local.choose(ticket("chromium"), ()) is None
+        assert chooses.select_without_redis(ticket(pool)) == worker
+    assert selector(roster(), lost=("b",)).select_without_redis(ticket("appb")) is None
+    assert chooses.select_without_redis(ticket("chromium")) is None
 
 
-def test_without_redis_the_workers_of_each_pool_take_turns_whatever_clients_of_others_come_between() -> None:
+async def test_without_redis_the_workers_of_each_pool_take_turns_whatever_clients_of_others_come_between() -> None:
     made = Roster()
     more = [{**each, "id": each["id"] + "2"} for each in WORKERS]
     made.replace({"pools": POOLS, "workers": [*WORKERS, *more]})
-    local = LocalSelection(made)
-    chosen = [local.choose(ticket(pool), ()) for pool in ("appa", "appb") * 4]
+    chooses = selector(made)
+    chosen = [chooses.select_without_redis(ticket(pool)) for pool in ("appa", "appb") * 4]
     assert chosen == ["a", "b", "a2", "b2"] * 2
     made.replace({"pools": POOLS, "workers": more})
-    assert [local.choose(ticket("appa"), ()) for _ in range(2)] == ["a2", "a2"]
+    assert [chooses.select_without_redis(ticket("appa")) for _ in range(2)] == ["a2", "a2"]
 
 
 async def test_the_registry_is_asked_with_the_pool_its_slots_and_its_lifetime() -> None:

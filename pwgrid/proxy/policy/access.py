@@ -3,14 +3,14 @@
 import hmac
 import math
 import re
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from websockets.datastructures import Headers
 
-from pwgrid.proxy.policy.failed_logins import FailedLogins
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.settings.model import is_loopback
 from pwgrid.tokens.tokens import NO_TOKENS, Role, Tokens
@@ -26,6 +26,16 @@ MOST_TOKENS: Final = 3
 
 GUESSABLE_CHARACTERS: Final = 16
 """While a peer has to wait, it cannot log in with a token of the settings that is shorter than this."""
+
+MOST_FAILURES: Final = 10
+FAILURES_WITHIN_S: Final = 60.0
+"""A peer gets 401 for MOST_FAILURES wrong tokens within this time, then 429."""
+
+MAX_PEERS: Final = 10_000
+"""Beyond these the peer that failed longest ago is forgotten."""
+
+_NETWORK_BITS: Final = 64
+"""The bits of an IPv6 address that a host chooses itself; the other bits identify the peer."""
 
 _HOST: Final = re.compile(
     r"(\[[0-9A-Fa-f:.%]+\]|[^\x00-\x20\x7f\[\]:/?#@\\,]*)(?::\d*)?"
@@ -75,6 +85,28 @@ class Identity:
 
 ANYBODY: Final = Identity()
 """Everybody, if the grid asks for no token: may do everything."""
+
+
+class FailedLogins:
+    """Who has sent wrong tokens, and when, in seconds of a monotonic clock, so that guessing stays slow."""
+
+    def __init__(self) -> None:
+        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def wait_s(self, host: str, now: float) -> float:
+        """Returns how long this host has to wait before it may try another wrong token; mostly 0."""
+        failures = self._failures.get(_peer(host)) if self._failures else None
+        if failures is None or len(failures) < MOST_FAILURES:
+            return 0.0
+        return max(0.0, failures[0] + FAILURES_WITHIN_S - now)
+
+    def note(self, host: str, now: float) -> None:
+        peer = _peer(host)
+        failures = self._failures.setdefault(peer, deque(maxlen=MOST_FAILURES))
+        failures.append(now)
+        self._failures.move_to_end(peer)
+        if len(self._failures) > MAX_PEERS:
+            self._failures.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,3 +264,16 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _peer(host: str) -> str:
+    """Returns one name for all addresses that one host may use."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:  # a Unix socket has no address
+        return host
+    if not isinstance(address, IPv6Address):
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return f"{int(address) >> _NETWORK_BITS:x}"

@@ -14,7 +14,6 @@ from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, SILENT
 from pwgrid.proxy.policy.refusal import registry_away
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue, Ticket
-from pwgrid.proxy.select.without_redis import LocalSelection
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
 
@@ -33,13 +32,15 @@ class Selector:
 
     def __init__(self, settings: Settings, registry: Registry, roster: Roster, lost: Collection[str]) -> None:
         self.queue = Queue(self.select, self.give_back, settings)
-        self._local = LocalSelection(roster)
         self._settings = settings
         self._registry = registry
         self._roster = roster
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._without_redis = False
+        self._turn: list[str] = []
+        """Workers of all pools for selections without Redis, those whose turn it is first; the one that was chosen last
+        is at the end."""
         self._without_process: set[str] = set()
         self._full: set[str] = set()
         """Workers that have refused a client as full, until they say that a slot came free."""
@@ -68,10 +69,40 @@ class Selector:
             if not self._without_redis:
                 self._without_redis = True
                 log.warning("selecting_without_redis", error=str(error))
-            return self._local.choose(ticket, self._not_to_choose())
+            return self.select_without_redis(ticket)
         self._without_redis = False
         ticket.selection_s = time.monotonic() - since
         return worker_id
+
+    def select_without_redis(self, ticket: Ticket) -> str | None:
+        """Returns the id of the next worker that may have a slot, or None. Takes no lease, and gives the ticket another
+        session id: each worker admits by its own slots, as always.
+
+        A session that begins so gets its record, with owner and names, once Redis is back, from what its worker was
+        told.
+        """
+        not_to_choose = self._not_to_choose()
+        fit = {
+            worker.worker_id
+            for worker in self._roster.workers.values()
+            if (worker.pool, worker.browser_type) == (ticket.pool, ticket.browser_type)
+            and worker.status == "available"
+            and worker.worker_id not in ticket.excluded
+            and worker.worker_id not in not_to_choose
+            and ticket.worker_id in (None, worker.worker_id)
+            and ticket.playwright_version in (None, worker.playwright_version)
+        }
+        if not fit:
+            return None
+        known = [each for each in self._turn if each in self._roster.workers]
+        order = [*known, *sorted(fit - set(known))]
+        chosen = next(each for each in order if each in fit)
+        order.remove(chosen)
+        self._turn = [*order, chosen]
+        # Redis may still lease a slot for the old id after the caller gave up: this session needs another id.
+        ticket.take_another_id()
+        ticket.chosen_locally, ticket.selection_s = True, 0.0
+        return chosen
 
     async def caps_reached(self, ticket: Ticket) -> list[str]:
         """Returns which of the ticket's caps are full."""
