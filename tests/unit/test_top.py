@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pwgrid.cli.top import app, watcher
+from pwgrid.cli.top import app
 from pwgrid.cli.top.draw import HELP, _age, draw
 from pwgrid.cli.top.key_actions import Mode, Pane, Request, State, press, rows
-from pwgrid.cli.top.key_parser import Keys
 from pwgrid.cli.top.snapshot import Event, Snapshot, events
-from pwgrid.cli.top.terminal import Terminal
+from pwgrid.cli.top.terminal import Keys, Terminal
 from pwgrid.runtime.find_grids import RunningGrid
 
 HOSTILE = "\x1b]0;owned\x07\x9b31m\u202e\n"
@@ -277,10 +276,10 @@ def test_an_error_that_ends_the_watcher_ends_top_with_its_traceback(
 ) -> None:
     """As when a master of another version answers with other fields."""
     grid = RunningGrid(Path("/nonexistent"), 8080, 1, "ws://127.0.0.1:8080")
-    monkeypatch.setattr(watcher, "find_grid", lambda *_: grid)
-    monkeypatch.setattr(watcher, "ask", lambda *_: status())
+    monkeypatch.setattr(app, "find_grid", lambda *_: grid)
+    monkeypatch.setattr(app, "ask", lambda *_: status())
     monkeypatch.setattr("pwgrid.cli.grid_queries.ask", lambda *_: broken)
-    watching = watcher.Watcher(None, None, every_s=1.0)
+    watching = app.Watcher(None, None, every_s=1.0)
     watching.start()
     with pytest.raises(KeyError) as raised:
         app._Screen(watching, cast(Terminal, WithoutKeys())).run()

@@ -1,9 +1,11 @@
-"""The terminal of `pwgrid top`: single keys, signals as events, and the terminal's modes restored at the end."""
+"""The terminal of `pwgrid top`: single keys from its bytes, signals as events, its modes restored at the end."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
+import re
 import select
 import signal
 import sys
@@ -17,12 +19,19 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from pwgrid.cli.top.key_parser import Keys
-
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _HANDLED: Final = (*_ENDING, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 _PIECES_S: Final = 0.05
 """How long to wait for the next piece of a key."""
+
+_SEQUENCES: Final = {
+    **{"[A": "up", "[B": "down", "[C": "right", "[D": "left", "[H": "home", "[F": "end", "[Z": "backtab"},
+    **{"OA": "up", "OB": "down", "OC": "right", "OD": "left", "OH": "home", "OF": "end"},
+    **{"[1~": "home", "[4~": "end", "[5~": "pageup", "[6~": "pagedown", "[7~": "home", "[8~": "end"},
+}
+_PLAIN: Final = {"\t": "tab", "\r": "enter", "\n": "enter", "\x7f": "backspace", "\b": "backspace"}
+_WHOLE: Final = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|O[@-~])")
+_PART: Final = re.compile(r"\x1b(\[[0-9;?]*[ -/]*|O)?")
 
 
 class Ended(Exception):
@@ -30,6 +39,40 @@ class Ended(Exception):
 
     def __init__(self, signum: int) -> None:
         self.signum = signum
+
+
+class Keys:
+    """Puts together keys that come in pieces: a sequence over a slow line, a character of several bytes."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._text = ""
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the last key is not known yet, because it depends on the next byte."""
+        return bool(self._text)
+
+    def feed(self, data: bytes) -> list[str]:
+        """The keys that are complete now: characters, or names such as "up" and "escape". Unknown ones are left out."""
+        self._text += self._decoder.decode(data)
+        keys = []
+        while self._text:
+            if whole := _WHOLE.match(self._text):
+                keys += [_SEQUENCES[whole[1]]] if whole[1] in _SEQUENCES else []
+                self._text = self._text[whole.end() :]
+            elif _PART.fullmatch(self._text):
+                break
+            else:
+                first, self._text = self._text[0], self._text[1:]
+                name = "escape" if first == "\x1b" else _PLAIN.get(first, first)
+                keys += [name] if len(name) > 1 or name.isprintable() else []
+        return keys
+
+    def nothing_follows(self) -> list[str]:
+        """The pending key once no byte follows: Escape sends the first byte of a sequence. Drops any other."""
+        is_escape, self._text = self._text == "\x1b", ""
+        return ["escape"] if is_escape else []
 
 
 class Terminal:
