@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pwgrid.cli import token as tokens
-from pwgrid.cli.calibrate import write as calibrated
+from pwgrid.cli.calibrate import main as calibration
 from pwgrid.cli.install.make_and_remove import TextFile, make
 from pwgrid.common.atomic_write import rewrite, write_whole
 from pwgrid.common.errors import GridError
@@ -40,7 +40,7 @@ def trials(directory: Path, word: str) -> None:
 
 
 def configuration(directory: Path, word: str) -> None:
-    calibrated.write(directory / "grid.toml", {"chromium_workers": len(word)})
+    calibration.write(directory / "grid.toml", {"chromium_workers": len(word)})
 
 
 def installed_file(directory: Path, word: str) -> None:

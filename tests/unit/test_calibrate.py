@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pwgrid.cli.calibrate import load_generator, plot, sizing, write
 from pwgrid.cli.calibrate import main as calibration
+from pwgrid.cli.calibrate import measure, plot, sizing
 from pwgrid.cli.calibrate.measure import CalibrateOptions, settings_for
 from pwgrid.cli.calibrate.sizing import Measured, Step
 from pwgrid.cli.main import main
@@ -117,7 +117,7 @@ def test_a_lifetime_makes_launches_cheap_and_growth_bearable(changes: dict[str, 
 def test_what_is_proposed_is_taken_by_a_grid(tmp_path: Path) -> None:
     proposal = sizing.propose(replace(FOUND, steps=steps(2, 4, 8, 9)), "chromium", 256)
     path = tmp_path / "grid.toml"
-    write.write(path, proposal.settings)
+    calibration.write(path, proposal.settings)
     settings = load_settings(path, {}, {}).settings
     assert {name: getattr(settings, name) for name in proposal.settings} == proposal.settings
 
@@ -167,12 +167,12 @@ WANTED = {"chromium_workers": 7, "max_worker_memory_mib": 900}
     ],
 )
 def test_settings_get_into_their_sections_and_all_else_stays(before: str, after: str) -> None:
-    assert write.with_settings(before, WANTED) == after
+    assert calibration.with_settings(before, WANTED) == after
 
 
 def test_the_shipped_file_takes_them_where_their_comments_are() -> None:
     shipped = (Path(__file__).parents[2] / "config/grid.toml").read_text()
-    changed = write.with_settings(shipped, WANTED)
+    changed = calibration.with_settings(shipped, WANTED)
     assert len(changed.splitlines()) == len(shipped.splitlines())
     assert tomllib.loads(changed) == {
         **{section: {} for section in tomllib.loads(shipped)},
@@ -186,7 +186,7 @@ def test_a_file_that_is_written_in_another_way_is_left_alone(text: str, tmp_path
     path = tmp_path / "grid.toml"
     path.write_text(text)
     with pytest.raises(GridError, match="put the settings in by hand"):
-        write.write(path, WANTED)
+        calibration.write(path, WANTED)
     assert path.read_text() == text
 
 
@@ -194,7 +194,7 @@ def test_a_file_keeps_its_mode_and_nothing_is_left_beside_it(tmp_path: Path) -> 
     path = tmp_path / "grid.toml"
     path.write_text("")
     path.chmod(0o600)
-    write.write(path, WANTED)
+    calibration.write(path, WANTED)
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [path]
 
@@ -203,7 +203,7 @@ def test_a_link_to_the_file_stays_one(tmp_path: Path) -> None:
     path = tmp_path / "grid.toml"
     (tmp_path / "kept.toml").touch()
     path.symlink_to("kept.toml")
-    write.write(path, WANTED)
+    calibration.write(path, WANTED)
     assert path.is_symlink()
     assert "chromium_workers = 7" in (tmp_path / "kept.toml").read_text()
 
@@ -213,7 +213,7 @@ def test_the_file_stays_its_owner_s(tmp_path: Path) -> None:
     path = tmp_path / "grid.toml"
     path.touch()
     os.chown(path, 12345, 54321)
-    write.write(path, WANTED)
+    calibration.write(path, WANTED)
     assert (path.stat().st_uid, path.stat().st_gid) == (12345, 54321)
 
 
@@ -280,12 +280,12 @@ class Client:
         await asyncio.sleep(0.001)
         self.live -= 1
         if number % 3 == 0:
-            raise load_generator.SessionFailed("no luck")
+            raise measure.SessionFailed("no luck")
 
 
 async def test_so_many_clients_have_one_session_after_the_other_and_failures_are_counted_apart() -> None:
     client = Client()
-    step, failures = await load_generator.measure(client.session, 4, 0.1)
+    step, failures = await measure.run_clients(client.session, 4, 0.1)
     assert (client.most, client.live) == (4, 0)
     assert (step.clients, step.sessions + step.failed) == (4, client.sessions)
     assert step.failed == len(failures) == client.sessions // 3 > 0
@@ -294,10 +294,10 @@ async def test_so_many_clients_have_one_session_after_the_other_and_failures_are
 
 async def test_a_session_that_fails_is_not_measured() -> None:
     async def fail() -> None:
-        raise load_generator.SessionFailed("net::ERR_NAME_NOT_RESOLVED")
+        raise measure.SessionFailed("net::ERR_NAME_NOT_RESOLVED")
 
     with pytest.raises(GridError, match="the session that is to be measured fails: net::ERR_NAME_NOT_RESOLVED"):
-        await load_generator.once(fail)
+        await measure.once(fail)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_a_script_that_cannot_be_run_is_refused(name: str, mode: int | None, pro
         path.write_text("")
         path.chmod(mode)
     with pytest.raises(GridError, match=problem):
-        load_generator.command(path)
+        measure.command(path)
 
 
 def test_a_script_that_is_not_there_is_refused_before_a_grid_is_started(
@@ -327,14 +327,14 @@ def test_a_script_that_is_not_there_is_refused_before_a_grid_is_started(
 async def test_a_script_that_fails_says_how_it_ended(tmp_path: Path) -> None:
     path = tmp_path / "fails.py"
     path.write_text("import os, sys\nsys.exit('no grid at ' + os.environ['PWGRID_WS_ENDPOINT'])\n")
-    with pytest.raises(load_generator.SessionFailed, match=r"fails.py ended with 1: no grid at ws://127.0.0.1:1"):
-        await load_generator.run_program(load_generator.command(path), {"PWGRID_WS_ENDPOINT": "ws://127.0.0.1:1"})
+    with pytest.raises(measure.SessionFailed, match=r"fails.py ended with 1: no grid at ws://127.0.0.1:1"):
+        await measure.run_program(measure.command(path), {"PWGRID_WS_ENDPOINT": "ws://127.0.0.1:1"})
 
 
 def test_a_file_that_cannot_be_written_stays_as_it_was_and_alone(tmp_path: Path) -> None:
     path = tmp_path / "grid.toml"
     path.write_text("[proxy]\nmax_queue = 7\n")
     with nothing_can_be_written(), pytest.raises(GridError, match=r"grid\.toml cannot be written: File too large"):
-        write.write(path, WANTED)
+        calibration.write(path, WANTED)
     assert [*tmp_path.iterdir()] == [path]
     assert path.read_text() == "[proxy]\nmax_queue = 7\n"

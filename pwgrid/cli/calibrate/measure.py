@@ -1,28 +1,29 @@
-"""Measures a private grid: memory, processor time, launches, throughput."""
+"""Measures a private grid with real sessions: memory, processor time, launches, throughput."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
-from playwright.async_api import async_playwright
+from playwright.async_api import BrowserType as PlaywrightBrowserType
+from playwright.async_api import Error, async_playwright
 
 from pwgrid.cli.ask_grid import ask
-from pwgrid.cli.calibrate import load_generator, plot
-from pwgrid.cli.calibrate.load_generator import Session
-from pwgrid.cli.calibrate.sizing import Measured, Step, bend, goes_on
+from pwgrid.cli.calibrate.sizing import Measured, Step, goes_on
 from pwgrid.cli.run import PrivateGrid, ReadyReport
 from pwgrid.cli.run_defaults import NEVER, as_environment, usable_cores
 from pwgrid.common.errors import GridError
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
-from pwgrid.common.wording import counted
 from pwgrid.master.memory_readings import MIB, available_mib, memory_bytes
 from pwgrid.settings.model import Settings
 
@@ -37,6 +38,23 @@ AVAILABLE_S: Final = 120.0
 LOOK_S: Final = 0.02
 PER_CORE: Final = 16
 """The most clients at once for each core, without --most; 4 are tried in any case."""
+
+SESSION_S: Final = 120.0
+"""A session that takes longer has failed."""
+
+STAND_IN: Final = (
+    "data:text/html,<title>stand-in</title><script>"
+    "for (let i = 0; i < 2000; i++) { const row = document.createElement('p'); row.textContent = 'row ' + i;"
+    " document.body ? document.body.append(row) : document.documentElement.append(row) }</script>"
+)
+"""The page that sessions open without --url and --script: 2,000 rows."""
+
+Session = Callable[[], Awaitable[None]]
+"""Runs one session from connect to close. Raises SessionFailed."""
+
+
+class SessionFailed(Exception):
+    """A session failed; `str()` says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +127,7 @@ class _Calibration:
     async def run(self) -> Measured:
         available = available_mib()
         async with self._session() as session:
-            await load_generator.once(session)  # what only the first session takes must not count for each
+            await once(session)  # what only the first session takes must not count for each
             worker_mib, session_mib = await self._memory(session)
             cpu_s = await self._cpu(session)
             launch_s, launches_per_s = await self._launches()
@@ -132,17 +150,17 @@ class _Calibration:
     async def _session(self) -> AsyncIterator[Session]:
         asked, ready = self._asked, self._ready
         if asked.script is not None:
-            yield partial(load_generator.run_program, load_generator.command(asked.script), ready.variables())
+            yield partial(run_program, command(asked.script), ready.variables())
             return
-        url = asked.url or load_generator.STAND_IN
+        url = asked.url or STAND_IN
         async with async_playwright() as playwright:
-            yield partial(load_generator.open_page, getattr(playwright, asked.browser_type), ready.connect, url)
+            yield partial(open_page, getattr(playwright, asked.browser_type), ready.connect, url)
 
     async def _memory(self, session: Session) -> tuple[float, float]:
         """The MiB of an idle worker, and of each session in it."""
         await asyncio.sleep(SETTLE_S)
         (idle,) = self._worker_mib()
-        highest, together = idle, load_generator.measure(session, TOGETHER, max(SETTLE_S, self._asked.seconds))
+        highest, together = idle, run_clients(session, TOGETHER, max(SETTLE_S, self._asked.seconds))
         sessions = asyncio.create_task(together)
         while not sessions.done():
             highest = max(highest, *await asyncio.to_thread(self._worker_mib))
@@ -156,7 +174,7 @@ class _Calibration:
         """Processor seconds of one session, without those of its client."""
         before, since, sessions = self._cpu_s(), time.monotonic(), 0
         while time.monotonic() - since < min(self._asked.seconds, SHORT_S) or not sessions:
-            await load_generator.once(session)
+            await once(session)
             sessions += 1
         cpu_s = max(0.001, (self._cpu_s() - before) / sessions)
         self._say(f"processor: {cpu_s:.2f} s of one core for a session, without its client")
@@ -187,7 +205,7 @@ class _Calibration:
         steps: list[Step] = []
         clients = 1
         while clients <= self._asked.most_clients and goes_on(steps):
-            step, failures = await load_generator.measure(session, clients, self._asked.seconds)
+            step, failures = await run_clients(session, clients, self._asked.seconds)
             if not step.sessions:
                 raise GridError(f"no session of {clients} at once worked: {(failures or ['no reason'])[0]}")
             steps.append(step)
@@ -220,14 +238,109 @@ class _Calibration:
 
     def _cpu_s(self) -> float:
         """Processor seconds of all workers; those of ended processes count for their parents."""
-        return sum(load_generator.cpu_s(each) for tree in self._trees() for each in tree)
+        total = 0.0
+        for tree in self._trees():
+            for each in tree:
+                with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+                    total += sum(each.cpu_times()[:4])
+        return total
 
 
-def report(found: Measured) -> list[str]:
-    """The plot, and where it bends."""
-    best, last = bend(found.steps), found.steps[-1]
-    at = counted(best.clients, "client")
-    lines = [*plot.as_text(found.steps), f"it bends at {at}: {best.per_s:.2f} sessions per second"]
-    return (
-        [*lines, "it was still rising: --most tries more clients"] if best is last and len(found.steps) > 1 else lines
+async def open_page(browser_type: PlaywrightBrowserType, endpoint: str, url: str) -> None:
+    """A session that opens a page by Playwright's own client, in a context of its own."""
+    try:
+        browser = await browser_type.connect(endpoint)
+        try:
+            page = await browser.new_page()
+            await page.goto(url)
+            await page.title()
+        finally:
+            await browser.close()
+    except Error as error:
+        raise SessionFailed(str(error).partition("\n")[0]) from None
+
+
+async def run_program(argv: Sequence[str], variables: Mapping[str, str]) -> None:
+    """A session that is a program, which finds the grid by `variables`, as under `pwgrid run`."""
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        env={**os.environ, **variables},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
     )
+    try:
+        _, said = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        last = (said.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+        raise SessionFailed(f"{argv[-1]} ended with {process.returncode}: {last}")
+
+
+def command(path: Path) -> list[str]:
+    """The command that runs a script. Raises GridError for a file that cannot be run."""
+    if not path.is_file():
+        raise GridError(f"--script {path}: there is no such file")
+    absolute = str(path.resolve())
+    if path.suffix == ".py":
+        return [sys.executable, absolute]
+    if path.suffix in (".js", ".cjs", ".mjs"):
+        return ["node", absolute]
+    if not os.access(path, os.X_OK):
+        raise GridError(f"--script {path}: it is neither .py nor .js, and not executable")
+    return [absolute]
+
+
+async def run_clients(session: Session, clients: int, seconds: float) -> tuple[Step, list[str]]:
+    """Run sessions in `clients` loops, which begin none after `seconds`, and wait for the last ones. Returns the
+    figures, and the sentence of each session that failed."""
+    durations: list[float] = []
+    failures: list[str] = []
+    until = time.monotonic() + seconds
+
+    async def loop() -> None:
+        while (since := time.monotonic()) < until:
+            try:
+                async with asyncio.timeout(SESSION_S):
+                    await session()
+            except SessionFailed as failed:
+                failures.append(str(failed))
+            except TimeoutError:
+                failures.append(f"it took more than {SESSION_S:g} s")
+            else:
+                durations.append(time.monotonic() - since)
+
+    psutil.cpu_percent()  # the next call tells of the time since this one
+    since = time.monotonic()
+    await asyncio.gather(*(loop() for _ in range(clients)))
+    took_s = time.monotonic() - since
+    busy_cores = psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1)
+    ordered = sorted(durations) or [0.0]
+    step = Step(
+        clients,
+        len(durations),
+        len(failures),
+        round(took_s, 3),
+        round(_quantile(ordered, 0.5), 4),
+        round(_quantile(ordered, 0.95), 4),
+        round(busy_cores, 2),
+    )
+    return step, failures
+
+
+async def once(session: Session) -> None:
+    """Run one session that has to work. Raises GridError when it fails."""
+    try:
+        async with asyncio.timeout(SESSION_S):
+            await session()
+    except SessionFailed as failed:
+        raise GridError(f"the session that is to be measured fails: {failed}") from None
+    except TimeoutError:
+        raise GridError(f"the session that is to be measured takes more than {SESSION_S:g} s") from None
+
+
+def _quantile(ordered: list[float], share: float) -> float:
+    return ordered[max(0, ceil(share * len(ordered)) - 1)]

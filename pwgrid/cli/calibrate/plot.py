@@ -6,10 +6,21 @@ from collections.abc import Sequence
 from typing import Final
 from xml.sax.saxutils import escape
 
-from pwgrid.cli.calibrate.sizing import Step, bend
+from pwgrid.cli.calibrate.sizing import Measured, Step, bend
+from pwgrid.common.wording import counted
 
 BAR: Final = 28
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 640, 360, 64, 64, 40, 48
+
+
+def report(found: Measured) -> list[str]:
+    """The plot, and where it bends."""
+    best, last = bend(found.steps), found.steps[-1]
+    at = counted(best.clients, "client")
+    lines = [*as_text(found.steps), f"it bends at {at}: {best.per_s:.2f} sessions per second"]
+    return (
+        [*lines, "it was still rising: --most tries more clients"] if best is last and len(found.steps) > 1 else lines
+    )
 
 
 def as_text(steps: Sequence[Step]) -> list[str]:
