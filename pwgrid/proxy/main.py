@@ -31,7 +31,6 @@ from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
 from pwgrid.proxy.connect.http_connections import IdleConnections, ProtocolChooser
 from pwgrid.proxy.connect.slot_or_refusal import Gateway
 from pwgrid.proxy.dashboard.feed import Feed
-from pwgrid.proxy.lender import Lender
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.policy.refusal import no_capacity, stopping
 from pwgrid.proxy.readiness_check import Readiness
@@ -105,7 +104,6 @@ class Proxy:
         self.readiness = Readiness(self.settings, self.roster, self.registry)
         self.gateway = Gateway(self.settings, self.roster, self.selector, self.handoffs, self.access, self.readiness)
         self.gateway.traces = client_traces
-        self.lender = Lender(self.gateway)
         self.master = AskMaster(boot.runtime / "control.sock")
         self.feed = Feed(self)
         self.gateway.refusal_log.on_line = self.feed.events.refused

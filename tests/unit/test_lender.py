@@ -7,9 +7,8 @@ from unittest import mock
 
 import pytest
 
-from pwgrid.proxy import lender as lender_module
-from pwgrid.proxy.api.leases import _answered, _lent
-from pwgrid.proxy.lender import GrantedLease, LeaseId, Lender
+from pwgrid.proxy.api import leases
+from pwgrid.proxy.api.leases import GrantedLease, LeaseId, _lent, answered, lend
 from pwgrid.proxy.select.queue import Ticket
 
 
@@ -33,11 +32,10 @@ async def test_the_worker_hears_whether_the_borrower_was_there_for_the_answer(
 ) -> None:
     """A worker of an earlier version understands neither."""
     handoffs = Handoffs()
-    lender = Lender(mock.Mock(handoffs=handoffs))
     ticket = mock.Mock(spec=Ticket, abandoned=is_gone)
     watch = asyncio.create_task(asyncio.Event().wait())
     lent = GrantedLease(LeaseId("aa", "bb"), "/lease/chromium/aa/bb.s", 0.0, hears_of_answer)
-    await _answered(lender, lent, ticket, cast("Any", watch))
+    await answered(mock.Mock(handoffs=handoffs), lent, ticket, cast("Any", watch))
     assert handoffs.asked == [("aa", {"do": each, "id": "bb"}) for each in said]
     with pytest.raises(asyncio.CancelledError):
         await watch
@@ -68,7 +66,7 @@ async def test_a_lease_lasts_from_its_slot_on_not_from_the_begin_of_the_wait_for
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(lender_module.time, "time", lambda: now[0])
+    monkeypatch.setattr(leases.time, "time", lambda: now[0])
     handoffs = Handoffs()
     gateway = mock.Mock(handoffs=handoffs)
     gateway.closed.return_value = None
@@ -79,6 +77,6 @@ async def test_a_lease_lasts_from_its_slot_on_not_from_the_begin_of_the_wait_for
 
     gateway.slot = a_slot_after_half_a_minute
     ticket = Ticket("lease:bb", "chromium", "chromium", None, "1.2.3.4:5", deadline=0.0)
-    lent = await Lender(gateway).lend(ticket, 60.0)
+    lent = await lend(gateway, ticket, 60.0)
     assert lent.expires_at == 1090.0
     assert handoffs.asked[0][1]["expiresAt"] == 1090.0

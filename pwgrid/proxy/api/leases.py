@@ -1,11 +1,19 @@
-"""The routes of leases: a slot is kept until it is returned, or expires, or its client leaves."""
+"""The routes of leases, and how a slot is lent: to a client that comes later, until the slot is returned, or its lease
+expires, or its client leaves. The slot's worker keeps it."""
+
+from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterator
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import structlog
 from fastapi import APIRouter, BackgroundTasks, Path, Query
 from starlette.requests import Request
 
@@ -15,24 +23,57 @@ from pwgrid.proxy.api import models
 from pwgrid.proxy.api.errors import problems
 from pwgrid.proxy.api.models import Cursor, NoneIfEmpty, PageSize
 from pwgrid.proxy.api.request_checks import NEEDS_CLIENT, BoundedBody, Client, address_of
-from pwgrid.proxy.client_traces import attempting
-from pwgrid.proxy.connect.slot_or_refusal import Gateway
-from pwgrid.proxy.lender import GrantedLease, LeaseId, Lender
+from pwgrid.proxy.client_traces import Attempt, attempting
+from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, NoAnswer
+from pwgrid.proxy.connect.slot_or_refusal import SUCCESSOR_S, Gateway
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.connect_request import run_name
-from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.refusal import Refusal, no_capacity
 from pwgrid.proxy.policy.session_caps import caps_of
-from pwgrid.proxy.select.queue import Ticket
+from pwgrid.proxy.select.queue import ClientGone, Ticket
 from pwgrid.registry import records
+from pwgrid.registry.records import EXPIRES_AT, LEASE
 from pwgrid.settings.model import Settings
 
 if TYPE_CHECKING:
     from pwgrid.proxy.main import Proxy
 
+log = structlog.get_logger()
+
 _Status = Annotated[models.LeaseStatus | None, NoneIfEmpty, Query()]
+_LEASE_ID: Final = re.compile(r"([0-9a-f]{1,32})-([0-9a-f]{16})")
 
 
-def lease_routes(grid: "Proxy") -> APIRouter:
+@dataclass(frozen=True, slots=True)
+class LeaseId:
+    """A lease's id for its holder. It names the worker, so that the lease is found without Redis."""
+
+    worker_id: str
+    own: str
+
+    def __str__(self) -> str:
+        return f"{self.worker_id}-{self.own}"
+
+    @classmethod
+    def read(cls, text: str) -> LeaseId:
+        """Raises Refusal for a malformed id."""
+        if (found := _LEASE_ID.fullmatch(text)) is None:
+            raise Refusal(400, f"{text[:60]!r} is no lease: take the browserId that the borrow gave")
+        return cls(found[1], found[2])
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedLease:
+    """A lease that a worker keeps. `path` is its endpoint's, and secret; `expires_at` is in Unix seconds."""
+
+    lease_id: LeaseId
+    path: str
+    expires_at: float
+    hears_of_answer: bool
+    """Whether its worker wants to hear that the borrower has it; a worker of an earlier version does not."""
+
+
+def lease_routes(grid: Proxy) -> APIRouter:
     """Makes the routes, for clients and operators."""
     router = APIRouter(route_class=BoundedBody, tags=["leases"], dependencies=[NEEDS_CLIENT])
 
@@ -47,8 +88,8 @@ def lease_routes(grid: "Proxy") -> APIRouter:
         ):
             ticket, key = _ticket(grid.gateway, wanted, identity, address_of(request))
             watch = asyncio.create_task(_abandoned_with(request, grid.gateway, ticket), name="client of a borrow")
-            lent = await _lent(grid.lender.lend(ticket, wanted.ttl_seconds, attempt), watch)
-        afterwards.add_task(_answered, grid.lender, lent, ticket, watch)
+            lent = await _lent(lend(grid.gateway, ticket, wanted.ttl_seconds, attempt), watch)
+        afterwards.add_task(answered, grid.gateway, lent, ticket, watch)
         return models.Borrowed(
             browser_id=str(lent.lease_id),
             web_socket_endpoint=_base(request, grid.gateway.settings) + lent.path,
@@ -62,8 +103,8 @@ def lease_routes(grid: "Proxy") -> APIRouter:
         """Ends a lease and frees its slot; a connected client hears why. May be repeated."""
         lease_id = LeaseId.read(returned.browser_id)
         check(returned.label_key)
-        was_live = await grid.lender.take_back(lease_id, identity.sees_only)
-        return models.Returned(browser_id=str(lease_id), returned=was_live)
+        answer = await _ask_worker(grid.gateway, lease_id, {"do": "return", "token": identity.sees_only})
+        return models.Returned(browser_id=str(lease_id), returned=answer is not None)
 
     @router.patch("/v1/leases/{id}", responses=problems(400, 404, 503))
     async def extend(
@@ -71,10 +112,10 @@ def lease_routes(grid: "Proxy") -> APIRouter:
     ) -> models.Extended:
         """Makes a lease last for at least `ttlSeconds` from now on."""
         lease_id = LeaseId.read(lease)
-        expires_at = await grid.lender.extend(lease_id, wanted.ttl_seconds, identity.sees_only)
-        if expires_at is None:
+        question = {"do": "extend", "ttlS": wanted.ttl_seconds, "token": identity.sees_only}
+        if (answer := await _ask_worker(grid.gateway, lease_id, question)) is None:
             raise _no_such_lease()
-        return models.Extended(browser_id=str(lease_id), expires_at=expires_at)
+        return models.Extended(browser_id=str(lease_id), expires_at=answer["expiresAt"])
 
     @router.get("/v1/leases", responses=problems(400, 503))
     async def leases(
@@ -175,14 +216,6 @@ async def _lent(lend: Awaitable[GrantedLease], watch: asyncio.Task[None]) -> Gra
         raise
 
 
-async def _answered(lender: Lender, lent: GrantedLease, ticket: Ticket, watch: asyncio.Task[None]) -> None:
-    """Runs after the answer was given to the client's connection, and tells the lender whether the client was there."""
-    watch.cancel()
-    is_gone = ticket.abandoned
-    await asyncio.sleep(0)  # uvloop writes at the end of the loop's round
-    await lender.answered(lent, is_gone=is_gone)
-
-
 def _base(request: Request, settings: Settings) -> str:
     """Returns ws://host:port: ADVERTISED_HOST's if it is set, else as the client's Host says; wss:// behind a reverse
     proxy that speaks TLS."""
@@ -190,3 +223,90 @@ def _base(request: Request, settings: Settings) -> str:
     if settings.advertised_host or not host:
         return settings.base_url()
     return f"{'wss' if request.headers.get('x-forwarded-proto') == 'https' else 'ws'}://{host}"
+
+
+async def lend(gateway: Gateway, ticket: Ticket, ttl_s: float, attempt: Attempt | None = None) -> GrantedLease:
+    """Returns a lease for this ticket, which `borrows`, and tells `attempt` of each step. Raises Refusal, or
+    ClientGone once the ticket is abandoned."""
+    if attempt is not None:
+        attempt.asks(ticket)
+    if (closed := gateway.closed()) is not None:
+        raise closed
+    while True:
+        ticket.fields = {**ticket.fields, EXPIRES_AT: f"{time.time() + ttl_s:.3f}"}
+        worker_id = await gateway.slot(ticket, attempt)
+        # The time in line does not count. Its worker's next heartbeat tells Redis.
+        since, expires_at = time.monotonic(), time.time() + ttl_s
+        lease_id = LeaseId(worker_id, ticket.session_id.removeprefix(LEASE))
+        secret = secrets.token_urlsafe(24)
+        answer = await _take(gateway, lease_id, secret, expires_at, ticket)
+        refused = answer["refused"]
+        if attempt is not None:
+            attempt.offered("keep", since, time.monotonic(), worker_id, refused)
+        if refused is None:
+            if attempt is not None:
+                attempt.served(worker_id, ticket.session_id)
+            path = f"/lease/{ticket.browser_type}/{lease_id.worker_id}/{lease_id.own}.{secret}"
+            return GrantedLease(lease_id, path, expires_at, bool(answer.get("hearsOfAnswer")))
+        log.info("lease_not_taken", worker=worker_id, lease=lease_id.own, reason=refused)
+        gateway.selector.not_taken(ticket, worker_id, refused)
+        await gateway.selector.give_back(ticket)
+        if ticket.abandoned:
+            raise ClientGone
+        ticket.take_another_id()
+        gateway.counts.retried += 1
+
+
+async def answered(gateway: Gateway, lent: GrantedLease, ticket: Ticket, watch: asyncio.Task[None]) -> None:
+    """Runs after the answer was given to the client's connection: tells the worker whether the client was there.
+    Of a client that had left before nobody knows the lease, and the worker ends it."""
+    watch.cancel()
+    is_gone = ticket.abandoned
+    await asyncio.sleep(0)  # uvloop writes at the end of the loop's round
+    if lent.hears_of_answer:
+        with contextlib.suppress(Refusal):  # a worker that stays silent is lost, and its leases with it
+            await _ask_worker(gateway, lent.lease_id, {"do": "unanswered" if is_gone else "answered"})
+
+
+async def _take(gateway: Gateway, lease_id: LeaseId, secret: str, expires_at: float, ticket: Ticket) -> dict[str, Any]:
+    """Has the worker take and keep the lease, or drop it if the client has left. Returns its answer: `refused` says
+    why it has not kept the lease. A worker forgets a lease that it is not told to keep."""
+    question = {
+        "id": lease_id.own,
+        "deadline": time.monotonic() + HANDOFF_TIMEOUT_S,
+        "client": ticket.client,
+        "secret": secret,
+        "expiresAt": expires_at,
+        "told": {name: text for name, text in ticket.told().items() if name != EXPIRES_AT},
+    }
+    try:
+        answer = await gateway.handoffs.ask(lease_id.worker_id, {**question, "do": "take"})
+    except NoAnswer as error:
+        return {"refused": str(error)}
+    if answer["refused"] is not None:
+        return answer
+    does = {"do": "drop"} if ticket.abandoned else {"do": "keep", "saysWhenAnswered": True}
+    try:
+        answer = await gateway.handoffs.ask(lease_id.worker_id, {"id": lease_id.own, **does})
+    except NoAnswer as error:
+        # It may have kept the lease without having answered.
+        with contextlib.suppress(NoAnswer):
+            await gateway.handoffs.ask(lease_id.worker_id, {"id": lease_id.own, "do": "return"})
+        return {"refused": str(error)}
+    return {**answer, "refused": "its client has gone"} if does["do"] == "drop" else answer
+
+
+async def _ask_worker(gateway: Gateway, lease_id: LeaseId, question: Mapping[str, object]) -> dict[str, Any] | None:
+    """Returns the worker's answer; None if it has no such lease, or is gone and its leases with it. Raises
+    Refusal."""
+    until = asyncio.get_running_loop().time() + SUCCESSOR_S
+    while True:
+        try:
+            answer = await gateway.handoffs.ask(lease_id.worker_id, {**question, "id": lease_id.own})
+        except NoAnswer as error:
+            if await gateway.may_answer_again(lease_id.worker_id, until):
+                continue
+            if lease_id.worker_id not in gateway.roster.workers:
+                return None
+            raise no_capacity(f"the worker of this lease does not answer: {error}") from None
+        return answer if answer["refused"] is None else None

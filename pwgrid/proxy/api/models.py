@@ -10,11 +10,13 @@ from pydantic.alias_generators import to_camel
 
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.lender import DEFAULT_TTL_S, MAX_TTL_S, MIN_TTL_S
 from pwgrid.registry.records import EXPIRES_AT, LABELS, NAME, RUN, TOKEN, RegistrySnapshot, SessionRecord, number
 from pwgrid.settings.value_types import MAX_WORKERS
 
 MAX_PAGE: Final = 1000
+DEFAULT_TTL_S: Final = 900
+MIN_TTL_S: Final = 60
+MAX_TTL_S: Final = 86_400
 
 NoneIfEmpty = BeforeValidator(lambda given: given or None)
 """An empty filter counts as not given."""
