@@ -34,8 +34,7 @@ from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.policy.refusal import no_capacity, stopping
 from pwgrid.proxy.readiness_check import Readiness
-from pwgrid.proxy.reap_dead_workers import DeadWorkers
-from pwgrid.proxy.reap_stale_workers import keep_reaping
+from pwgrid.proxy.reap_workers import DeadWorkers, keep_reaping
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.registry.registry import Registry

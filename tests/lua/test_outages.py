@@ -15,8 +15,8 @@ from redis import Redis
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.proxy import reap_dead_workers
-from pwgrid.proxy.reap_dead_workers import DeadWorkers
+from pwgrid.proxy import reap_workers
+from pwgrid.proxy.reap_workers import DeadWorkers
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
@@ -239,7 +239,7 @@ Play = Callable[[list[Step], bool], Awaitable[Any]]
 def play(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs steps in a new world and returns what `judge` makes of it."""
     monkeypatch.setattr(registry_sync, "SETTLE_S", 0.0)
-    monkeypatch.setattr(reap_dead_workers, "LAST_S", 0.0)
+    monkeypatch.setattr(reap_workers, "LAST_S", 0.0)
     client = redis.client()
     runner = asyncio.Runner()
 

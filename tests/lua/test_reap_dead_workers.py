@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from pwgrid.proxy import reap_dead_workers
-from pwgrid.proxy.reap_dead_workers import DeadWorkers
+from pwgrid.proxy import reap_workers
+from pwgrid.proxy.reap_workers import DeadWorkers
 from pwgrid.registry.registry import Registry
 from pwgrid.registry.session_updates import SessionEnd, SessionUpdate, SpoolFile, write_spool_file
 from pwgrid.settings.model import Settings
@@ -134,7 +134,7 @@ async def test_what_was_put_off_is_tried_again(
     registry: Registry, own_redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing tells that a Redis which refused takes writes again."""
-    monkeypatch.setattr(reap_dead_workers, "AGAIN_S", 0.02)
+    monkeypatch.setattr(reap_workers, "AGAIN_S", 0.02)
     left_by_the_worker(tmp_path)
     cleared = asyncio.Event()
     clearing = DeadWorkers(registry, tmp_path, cleared.set)
@@ -155,7 +155,7 @@ async def test_at_last_redis_is_waited_for(
     await registry.client.wait_connected()
     own_redis.kill()
     left_by_the_worker(tmp_path)
-    monkeypatch.setattr(reap_dead_workers, "LAST_S", BOUND_S)
+    monkeypatch.setattr(reap_workers, "LAST_S", BOUND_S)
     waiting = asyncio.create_task(DeadWorkers(registry, tmp_path, lambda: None).last_try())
     await asyncio.sleep(0)
     own_redis.start()
@@ -169,6 +169,6 @@ async def test_at_last_a_redis_that_stays_away_is_not_waited_for_for_ever(
     await registry.client.wait_connected()
     own_redis.kill()
     left_by_the_worker(tmp_path)
-    monkeypatch.setattr(reap_dead_workers, "LAST_S", 0.05)
+    monkeypatch.setattr(reap_workers, "LAST_S", 0.05)
     await DeadWorkers(registry, tmp_path, lambda: None).last_try()
     assert len(list(tmp_path.glob("unwritten/*"))) == 1

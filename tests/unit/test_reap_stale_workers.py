@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from structlog.testing import capture_logs
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.proxy.reap_stale_workers import keep_reaping
+from pwgrid.proxy.reap_workers import keep_reaping
 from pwgrid.registry.records import Reaped
 
 

@@ -1,16 +1,18 @@
-"""Removes workers whose end is known from Redis, and writes what they could not write. Ends no worker."""
+"""Removes workers from Redis whose end is known, with what they could not write, or whose heartbeat has stopped. Ends
+no worker."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import structlog
 
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.reap_stale_workers import report
+from pwgrid.registry.records import Reaped
 from pwgrid.registry.registry import Registry
 from pwgrid.registry.session_updates import SessionRecordWriter, SpoolFile, read_spool_files
 
@@ -23,6 +25,30 @@ AGAIN_S: Final = 5.0
 """When to try again what Redis refused, unless it connects again before."""
 
 _LOOK_S: Final = 0.05
+
+JUMP_S: Final = 1.0
+"""No clock is slewed by as much in an interval: it was set, or the host was suspended."""
+
+
+async def keep_reaping(registry: Registry, interval_s: float) -> NoReturn:
+    """Of all proxies one reaps in each interval. What Redis does not take now, it takes in the next one.
+
+    Nobody is reaped after an interval in which the wall clock has jumped ahead: each worker looks stale until its next
+    heartbeat.
+    """
+    while True:
+        before_s = registry.now() - time.monotonic()
+        await asyncio.sleep(interval_s)
+        jump_s = registry.now() - time.monotonic() - before_s
+        if jump_s > JUMP_S:
+            log.warning("reap_missed", error=f"the wall clock has jumped by {jump_s:.0f} s")
+            continue
+        try:
+            reaped = await registry.reap(lock_s=interval_s / 2)
+        except RegistryUnavailable as error:
+            log.warning("reap_missed", error=str(error))
+        else:
+            _report(reaped, "worker lost")
 
 
 class DeadWorkers:
@@ -60,7 +86,7 @@ class DeadWorkers:
 
     async def _reap(self, worker_id: str, browser_type: BrowserType, reason: str) -> None:
         try:
-            report(await self._registry.reap_worker(browser_type, worker_id, reason), reason)
+            _report(await self._registry.reap_worker(browser_type, worker_id, reason), reason)
         except RegistryError as error:
             self._put_off(worker_id, error)
             return
@@ -98,6 +124,12 @@ class DeadWorkers:
             writer.keep(update)
         if not await writer.flush():
             raise RegistryUnavailable("Redis did not take all of what a worker left")
-        report(await self._registry.reap_worker(*worker, EndReason.WORKER_STOPPED), EndReason.WORKER_STOPPED)
+        _report(await self._registry.reap_worker(*worker, EndReason.WORKER_STOPPED), EndReason.WORKER_STOPPED)
         spooled.remove()
         log.info("session_updates_written", worker=spooled.worker_id, sessions=len(spooled.updates))
+
+
+def _report(reaped: Reaped, reason: str) -> None:
+    """Logs each reaped worker with its sessions."""
+    for worker, sessions in reaped.items():
+        log.info("worker_reaped", worker=worker, sessions=list(sessions), reason=reason)
