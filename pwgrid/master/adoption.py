@@ -15,7 +15,6 @@ import structlog
 
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.common.types import ChildKind
-from pwgrid.master.child import Child
 from pwgrid.master.policy.changed_settings import concerning, concerning_pool
 from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.runtime.browser_process_tree import kill_below
@@ -34,6 +33,7 @@ from pwgrid.settings.model import Part, Settings
 from pwgrid.settings.pools import PoolSettings
 
 if TYPE_CHECKING:
+    from pwgrid.master.child import Child
     from pwgrid.master.config import MasterConfig
     from pwgrid.master.start_new_version import KeptOpen
     from pwgrid.master.workers.one_worker import ManagedWorker

@@ -20,7 +20,8 @@ import structlog
 
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.common.types import ChildKind
-from pwgrid.master.policy.backoff import Backoff, BackoffPolicy
+from pwgrid.master.adoption import ChildFileWriter
+from pwgrid.master.policy.backoff import Backoff
 from pwgrid.master.signal_queue import HANDLED
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.process_identity import KILL_S, create_time
@@ -33,7 +34,7 @@ EXIT_CANNOT_EXECUTE: Final = 127
 _PR_SET_CHILD_SUBREAPER: Final = 36
 # These reach every process of a terminal's group or session; only the master may act on them.
 _IGNORED: Final = (signal.SIGINT, signal.SIGHUP)
-RESTARTS: Final = BackoffPolicy(first_s=0.1, cap_s=5.0, healthy_s=10.0)
+NO_DEATHS: Final = Backoff(first_s=0.1, cap_s=5.0, healthy_s=10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,11 +285,12 @@ class RestartedChild:
     """Keeps one service, the proxy or the embedded Redis, running from `start` to `stop_by`: restarts it when it ends,
     at first without a delay. Subclasses define `_fork` and `_on_exit`."""
 
-    def __init__(self, kind: ChildKind, loop: Loop) -> None:
+    def __init__(self, kind: ChildKind, loop: Loop, files: ChildFileWriter) -> None:
         self._kind = kind
         self._loop = loop
+        self._files = files
         self._child: Child | None = None
-        self._backoff = Backoff(RESTARTS)
+        self._backoff = NO_DEATHS
         self._is_wanted = False
         self._started_at = 0.0
         self._restart = loop.timer(self._start)
@@ -309,15 +311,15 @@ class RestartedChild:
             self._is_wanted = True
             self._start()
 
-    def adopt(self, state: ChildState) -> bool:
-        """Take over a child that another master forked; False when it has ended since."""
+    def adopt(self, state: ChildState) -> None:
+        """Take over a child that another master forked, unless it has ended since."""
         child = open_child(self._loop, state)
         if child is None:
-            return False
+            self._files.remove(self._kind, state.name)
+            return
         self._is_wanted = True
         self._watch(child)
         log.info("service_adopted", service=self._kind, pid=child.pid)
-        return True
 
     def stop_by(self, term_at: float, kill_at: float) -> None:
         """Restart it no more; SIGTERM and SIGKILL it at these monotonic times if it has not ended before."""
@@ -335,7 +337,7 @@ class RestartedChild:
         """Raises OSError."""
         raise NotImplementedError
 
-    def _on_exit(self, pid: int, ended: Exit) -> str:
+    def _on_exit(self, ended: Exit) -> str:
         """Clean up after it; returns the sentence that says how it ended."""
         raise NotImplementedError
 
@@ -348,6 +350,7 @@ class RestartedChild:
             retry_s = self._restart_later(now, reason, started_at=now)
             log.error("service_not_started", service=self._kind, reason=reason, retry_s=retry_s)
             return
+        self._files.service(self._kind, child)
         self._watch(child)
         log.info("service_started", service=self._kind, pid=child.pid)
 
@@ -357,7 +360,8 @@ class RestartedChild:
 
     def _ended(self, pid: int, ended: Exit) -> None:
         self._child = None
-        reason = self._on_exit(pid, ended)
+        self._files.remove(self._kind, str(pid))
+        reason = self._on_exit(ended)
         if not self._is_wanted:
             log.info("service_stopped", service=self._kind, pid=pid, exit=str(ended))
             return

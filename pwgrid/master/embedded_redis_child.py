@@ -24,10 +24,9 @@ class RedisChild(RestartedChild):
     """`ready`: whether it accepts connections."""
 
     def __init__(self, loop: Loop, server: EmbeddedRedis, files: ChildFileWriter) -> None:
-        super().__init__("redis", loop)
+        super().__init__("redis", loop, files)
         self.ready = False
         self._server = server
-        self._files = files
         self._output = server.socket_path.parent / "output.log"
         self._probe = loop.timer(self._look)
 
@@ -36,12 +35,10 @@ class RedisChild(RestartedChild):
         """Why it does not run, None while it does."""
         return None if self.ready else super().problem
 
-    def adopt(self, state: ChildState) -> bool:
-        """Take over the Redis that another master forked; False when it has ended since."""
-        is_alive = super().adopt(state)
-        if is_alive:
+    def adopt(self, state: ChildState) -> None:
+        super().adopt(state)
+        if self._child is not None:
             self._look()
-        return is_alive
 
     def stop(self) -> None:
         """End it; all other children must have ended before."""
@@ -55,10 +52,9 @@ class RedisChild(RestartedChild):
         self._server.socket_path.unlink(missing_ok=True)
         child = fork_command(self._loop, self._server.argv, directory, self._output)
         self._probe.arm(self._loop.now())
-        self._files.service("redis", child)
         return child
 
-    def _on_exit(self, pid: int, ended: Exit) -> str:
+    def _on_exit(self, ended: Exit) -> str:
         self.ready = False
         self._probe.cancel()
         try:

@@ -27,7 +27,7 @@ from pwgrid.master.policy.worker_plan import Limits
 from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.reload import Reload
-from pwgrid.master.reports import Reports, StopReport
+from pwgrid.master.reports import Reports
 from pwgrid.master.shutdown_order import Shutdown, ShutdownPhase, Step
 from pwgrid.master.signal_queue import SignalQueue, has_terminal
 from pwgrid.master.start_new_version import KeptOpen, VersionChange, execute
@@ -74,20 +74,13 @@ class Master:
         self._reload = Reload(loop, config, files, self._workers, self._proxies)
         self._version_change = VersionChange(loop, config, self._workers, self._proxies, self._execute)
         self._requests = Requests(
-            config=config,
-            workers=self._workers,
-            shutdown=self._shutdown,
-            reload_settings=self._reload,
-            version_change=self._version_change,
-            reports=self._reports,
-            stop_grid=self.stop,
+            config, self._workers, self._shutdown, self._reload, self._version_change, self._reports, self.stop
         )
         listener = socket.socket(fileno=kept.control) if kept else None
         self._control = ControlServer(
             loop, config.runtime.control_path, self._requests.by_name(), self._take_back, listener
         )
         self._has_terminal = self._is_nohup = False
-        self._stop_report = StopReport(config.on_stopping, config.count_down)
         self._next_turn = loop.timer(_just_a_turn)
         self._watchdog_s = sd_notify.watchdog_s()
         self._alive = loop.timer(self._tell_alive)
@@ -191,8 +184,7 @@ class Master:
         say at the latest (monotonic seconds)."""
         shutdown, turn_by = self._shutdown, math.inf
         if shutdown.phase is ShutdownPhase.WORKERS:
-            records, drain_s = self._workers.records.values(), self._config.settings.drain_timeout
-            turn_by = self._stop_report.tell(records, now, drain_s, hurried=shutdown.is_hurried)
+            turn_by = self._reports.tell_stop(now)
         if shutdown.phase is ShutdownPhase.WORKERS and not self._workers.records:
             shutdown.step(Step.WORKERS_GONE)
             self._proxies.stop()

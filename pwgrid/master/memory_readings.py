@@ -59,9 +59,10 @@ def own_cgroups(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> Itera
     """The directories of the cgroups (v2) whose limits apply to this process: its own, and all above it. None where
     that cannot be read: see `cgroup_problem`."""
     try:
-        ours = next((line[3:] for line in _membership(membership).splitlines() if line.startswith("0::")), None)
+        lines = membership.read_text(errors="surrogateescape").splitlines()
     except OSError:
         return
+    ours = next((line[3:] for line in lines if line.startswith("0::")), None)
     if ours is None:
         return
     directory = cgroups / ours.lstrip("/")
@@ -74,14 +75,10 @@ def own_cgroups(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> Itera
 def cgroup_problem(membership: Path = MEMBERSHIP) -> str | None:
     """Why limits of cgroups are not known; None if they are."""
     try:
-        _membership(membership)
+        membership.read_text(errors="surrogateescape")
     except OSError as error:
         return f"{membership} cannot be read: {error.strerror}"
     return None
-
-
-def _membership(path: Path) -> str:
-    return path.read_text(errors="surrogateescape")
 
 
 def _headrooms(cgroups: Path, membership: Path) -> Iterator[int]:

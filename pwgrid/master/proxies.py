@@ -49,7 +49,7 @@ class ProxyChild(RestartedChild):
         on_event: Callable[[str, Data], None],
         listeners: tuple[socket.socket, ...],
     ) -> None:
-        super().__init__("proxy", loop)
+        super().__init__("proxy", loop, files)
         self.listeners = listeners
         self.listening = False
         self.ready = False
@@ -59,21 +59,16 @@ class ProxyChild(RestartedChild):
         self.waiting: Data = NOBODY_WAITS
         """How many clients wait in it for a slot, in total and by run, as it reported last."""
         self._config = config
-        self._files = files
         self._on_event = on_event
         self._link: MasterSide | None = None
         self._undelivered: list[tuple[str, Data]] = []
         self._state: Data = {}
 
-    def adopt(self, state: ChildState) -> bool:
-        """Take over a proxy that another master forked; it has WORKER_LOST_THRESHOLD to reconnect. False: it is
-        gone."""
-        is_alive = super().adopt(state)
-        if is_alive:
+    def adopt(self, state: ChildState) -> None:
+        """Take over a proxy that another master forked; it has WORKER_LOST_THRESHOLD to reconnect."""
+        super().adopt(state)
+        if self._child is not None:
             self._link = self._new_link(adopts=True)
-        else:
-            self._files.remove("proxy", state.name)
-        return is_alive
 
     def push_state(self, state: Data) -> None:
         """Send the state to the proxy, and to each one started after it; nothing is sent when it has not changed."""
@@ -140,14 +135,12 @@ class ProxyChild(RestartedChild):
         link.push_state(self._state)
         for name, data in self.take_undelivered():
             link.send(name, data)
-        self._files.service("proxy", child)
         return child
 
-    def _on_exit(self, pid: int, ended: Exit) -> str:
+    def _on_exit(self, ended: Exit) -> str:
         self.listening = self.ready = False
         self.configuration = ""
         self.waiting = NOBODY_WAITS
-        self._files.remove("proxy", str(pid))
         if self._link is not None:
             self._link.read_what_is_left()
             self._link.close("ended")

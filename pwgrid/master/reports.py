@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +26,6 @@ from pwgrid.master.policy.validate_reports import SAID
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.shutdown_order import Shutdown
 from pwgrid.master.workers.all_workers import Workers
-from pwgrid.master.workers.one_worker import ManagedWorker
 
 log = structlog.get_logger()
 
@@ -64,6 +63,8 @@ class Reports:
         self._progress = ""
         self._is_settled = False
         self._is_not_ready = False
+        self._is_stop_told = self._is_hurry_told = False
+        self._counted_at = -math.inf
 
     def status(self) -> dict[str, Any]:
         """The reply to `pwgrid status`; it holds no secret."""
@@ -139,6 +140,34 @@ class Reports:
             self._is_not_ready = True
             self._call(self._config.on_not_ready, told)
 
+    def tell_stop(self, now: float) -> float:
+        """Say what is new about a stop that waits for workers. Returns when to call it again at the latest (monotonic
+        seconds)."""
+        records, drain_s = self._workers.records.values(), self._config.settings.drain_timeout
+        if not self._is_stop_told and not self._shutdown.is_hurried:
+            answer_by = self._shutdown.asked_at + ANSWER_S
+            if now < answer_by and not all(record.has_told_drain for record in records):
+                return answer_by
+        live = sum(record.active for record in records)
+        sessions, say = counted(live, "live session"), self._config.on_stopping
+        if self._shutdown.is_hurried and not self._is_hurry_told:
+            self._is_hurry_told = self._is_stop_told = True
+            say(f"stopping: ending {sessions} now")
+        elif not self._is_stop_told:
+            self._is_stop_told = True
+            if live:
+                say(f"stopping: {sessions} may go on for {drain_s:g} s; Ctrl-C again (or SIGTERM) ends them now")
+            else:
+                say("stopping: no live session")
+        if self._config.count_down is None or self._is_hurry_told or not live:
+            return math.inf
+        if now >= self._counted_at + COUNT_S:
+            self._counted_at = now
+            left_s = max((record.life.sessions_until - now for record in records if record.active), default=0.0)
+            left = f"{max(0, math.ceil(min(left_s, drain_s)))} s left"
+            self._config.count_down(f"stopping: {sessions}, {left}, Ctrl-C ends them now")
+        return self._counted_at + COUNT_S
+
     def _runs(self) -> list[dict[str, Any]]:
         """How many slots clients of each name, run and label key have, as far as clients gave any; the most first."""
         slots: Counter[tuple[str, ...]] = Counter()
@@ -184,44 +213,6 @@ class Reports:
             hook(argument)
         except OSError as error:
             log.warning("start_report_failed", reason=str(error))
-
-
-class StopReport:
-    """`say(text)` prints a line that stays, `count_down(text)` one that the next one replaces; None: no terminal."""
-
-    def __init__(self, say: Callable[[str], None], count_down: Callable[[str], None] | None) -> None:
-        self._say = say
-        self._count_down = count_down
-        self._told_at = -math.inf
-        self._is_told = self._is_hurried = False
-        self._asked_at = math.inf
-
-    def tell(self, records: Collection[ManagedWorker], now: float, drain_s: float, *, hurried: bool) -> float:
-        """Say what is new. Returns when to call it again at the latest (monotonic seconds)."""
-        self._asked_at = min(self._asked_at, now)
-        if not self._is_told and not hurried:
-            answered = all(record.has_told_drain for record in records)
-            if not answered and now < self._asked_at + ANSWER_S:
-                return self._asked_at + ANSWER_S
-        live = sum(record.active for record in records)
-        sessions = counted(live, "live session")
-        if hurried and not self._is_hurried:
-            self._is_hurried = self._is_told = True
-            self._say(f"stopping: ending {sessions} now")
-        elif not self._is_told:
-            self._is_told = True
-            if live:
-                self._say(f"stopping: {sessions} may go on for {drain_s:g} s; Ctrl-C again (or SIGTERM) ends them now")
-            else:
-                self._say("stopping: no live session")
-        if self._count_down is None or self._is_hurried or not live:
-            return math.inf
-        if now >= self._told_at + COUNT_S:
-            self._told_at = now
-            left_s = max((record.life.sessions_until - now for record in records if record.active), default=0.0)
-            left = f"{max(0, math.ceil(min(left_s, drain_s)))} s left"
-            self._count_down(f"stopping: {sessions}, {left}, Ctrl-C ends them now")
-        return self._told_at + COUNT_S
 
 
 def _disk_problem(directory: Path) -> str | None:

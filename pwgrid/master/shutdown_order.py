@@ -38,12 +38,13 @@ ORDER: Final[dict[tuple[ShutdownPhase, Step], ShutdownPhase]] = {
 
 
 class Shutdown:
-    """The state of the shutdown. `is_hurried`: sessions are cut instead of waited for."""
+    """The state of the shutdown. `asked_at`: since when (monotonic seconds). `is_hurried`: sessions are cut instead of
+    waited for."""
 
     def __init__(self) -> None:
         self.phase = ShutdownPhase.RUNNING
         self.is_hurried = False
-        self._asked_at = math.inf
+        self.asked_at = math.inf
 
     @property
     def is_stopping(self) -> bool:
@@ -58,14 +59,14 @@ class Shutdown:
     def ask(self, now: float, *, hurry: bool = False) -> bool:
         """Begin the shutdown, or hurry it if it has begun; returns whether that changed anything."""
         if self.phase is ShutdownPhase.RUNNING:
-            self._asked_at = now
+            self.asked_at = now
             self.is_hurried = hurry
             self.phase = ORDER[self.phase, Step.ASKED]
             return True
         if hurry and not self.is_hurried:
             self.is_hurried = True
             return True
-        if not self.is_hurried and now - self._asked_at >= SECOND_SIGNAL_AFTER_S:
+        if not self.is_hurried and now - self.asked_at >= SECOND_SIGNAL_AFTER_S:
             self.is_hurried = True
             return True
         return False

@@ -18,7 +18,7 @@ from pwgrid.master import child
 from pwgrid.master.adoption import ChildFileWriter
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.listener import open_listener
-from pwgrid.master.policy.backoff import BackoffPolicy
+from pwgrid.master.policy.backoff import Backoff
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.start_new_version import VersionChange
 from pwgrid.runtime.child_arguments import ProxyArguments
@@ -27,7 +27,7 @@ from tests.support.master_config import master_config
 from tests.support.master_grid import PATIENCE_S
 from tests.support.master_main import proxy_role
 
-NEVER_AGAIN = BackoffPolicy(first_s=1000, cap_s=1000)
+NEVER_AGAIN = Backoff(first_s=1000, cap_s=1000)
 """Restarts what has died once; after the second death within a test it does not."""
 
 
@@ -85,7 +85,7 @@ def config(tmp_path: Path, said: Path) -> Iterator[MasterConfig]:
 
 @pytest.fixture
 def proxies(loop: Loop, config: MasterConfig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxies]:
-    monkeypatch.setattr(child, "RESTARTS", NEVER_AGAIN)
+    monkeypatch.setattr(child, "NO_DEATHS", NEVER_AGAIN)
     proxies = Proxies(loop, config, ChildFileWriter(loop, config), lambda _name, _data: None)
     yield proxies
     proxies.kill()

@@ -179,4 +179,4 @@ class Pool:
     def _is_proof(self, record: ManagedWorker, now: float) -> bool:
         served_s = now - record.warm_since
         started_since = record.forked_at >= self.backoff.died_at
-        return started_since and self.backoff.policy.is_healthy(served_s, record.lifetime)
+        return started_since and self.backoff.is_healthy(served_s, record.lifetime)
