@@ -22,15 +22,18 @@ def with_pools(*tables: dict[str, Any], **changed: Any) -> Settings:
     return after(pools=pools, chromium_workers=0, **changed)
 
 
+def recycled(before: Settings, now: Settings) -> tuple[str, ...]:
+    """The pools whose workers were forked with other settings than are wanted now."""
+    had, has = before.pools_wanted(), now.pools_wanted()
+    return tuple(
+        name for name in has if name in had and concerning_pool(before, had[name]) != concerning_pool(now, has[name])
+    )
+
+
 def test_no_change_means_nothing_to_do() -> None:
     change = compare(BEFORE, after())
-    assert (change.changed, change.refused, change.scale, change.recycle, change.replace_proxy) == (
-        (),
-        (),
-        {},
-        (),
-        False,
-    )
+    assert (change.changed, change.refused, change.scale, change.replace_proxy) == ((), (), {}, False)
+    assert recycled(BEFORE, after()) == ()
 
 
 @pytest.mark.parametrize("name", [name for name, parts in CONCERNS.items() if "fixed" in parts])
@@ -38,35 +41,40 @@ def test_what_cannot_change_is_refused_and_nothing_else_is_done(name: str) -> No
     other = {str: "other", int: 7, float: 7.5}[type(BEFORE.plain()[name])]
     change = compare(BEFORE, after(**{name: other}, chromium_workers=9, max_queue=1))
     assert change.refused == (name,)
-    assert (change.scale, change.recycle, change.replace_proxy) == ({}, (), False)
+    assert (change.scale, change.replace_proxy) == ({}, False)
 
 
 def test_a_pools_figure_only_scales_it() -> None:
-    change = compare(BEFORE, after(firefox_workers=3))
-    assert (change.scale, change.recycle, change.replace_proxy) == ({"firefox": 3}, (), False)
+    before, now = BEFORE, after(firefox_workers=3)
+    change = compare(before, now)
+    assert (change.scale, recycled(before, now), change.replace_proxy) == ({"firefox": 3}, (), False)
 
 
 def test_a_browsers_setting_recycles_its_pool_alone() -> None:
-    change = compare(BEFORE, after(firefox_executable="/opt/firefox"))
-    assert (change.recycle, change.replace_proxy) == (("firefox",), False)
+    before, now = BEFORE, after(firefox_executable="/opt/firefox")
+    change = compare(before, now)
+    assert (recycled(before, now), change.replace_proxy) == (("firefox",), False)
 
 
 def test_a_proxys_setting_replaces_only_the_proxy() -> None:
-    change = compare(BEFORE, after(token=Secret("secret")))
-    assert (change.recycle, change.replace_proxy) == ((), True)
+    before, now = BEFORE, after(token=Secret("secret"))
+    change = compare(before, now)
+    assert (recycled(before, now), change.replace_proxy) == ((), True)
 
 
 def test_a_setting_of_both_concerns_all() -> None:
-    change = compare(BEFORE, after(max_concurrent_sessions=9))
-    assert (change.recycle, change.replace_proxy) == (("chromium", "firefox", "webkit"), True)
+    before, now = BEFORE, after(max_concurrent_sessions=9)
+    change = compare(before, now)
+    assert (recycled(before, now), change.replace_proxy) == (("chromium", "firefox", "webkit"), True)
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("compression", "on"), ("session_history_max", 1), ("shutdown_command_ttl", 99)]
 )
 def test_a_reload_of_what_no_worker_uses_recycles_none(name: str, value: object) -> None:
-    change = compare(BEFORE, after(**{name: value}))
-    assert (change.recycle, change.replace_proxy) == ((), True)
+    before, now = BEFORE, after(**{name: value})
+    change = compare(before, now)
+    assert (recycled(before, now), change.replace_proxy) == ((), True)
 
 
 @pytest.mark.parametrize(
@@ -78,13 +86,15 @@ def test_a_reload_of_what_no_worker_uses_recycles_none(name: str, value: object)
     ],
 )
 def test_a_reload_of_what_both_use_replaces_both(name: str, value: object, pools: tuple[str, ...]) -> None:
-    change = compare(BEFORE, after(**{name: value}))
-    assert (change.recycle, change.replace_proxy) == (pools, True)
+    before, now = BEFORE, after(**{name: value})
+    change = compare(before, now)
+    assert (recycled(before, now), change.replace_proxy) == (pools, True)
 
 
 def test_a_masters_setting_touches_no_child() -> None:
-    change = compare(BEFORE, after(max_surge=2))
-    assert (change.changed, change.recycle, change.replace_proxy) == (("max_surge",), (), False)
+    before, now = BEFORE, after(max_surge=2)
+    change = compare(before, now)
+    assert (change.changed, recycled(before, now), change.replace_proxy) == (("max_surge",), (), False)
 
 
 def test_a_secret_that_changes_is_seen() -> None:
@@ -104,16 +114,19 @@ B = {"name": "b", "browser": "firefox"}
 
 
 def test_pools_that_come_and_go_are_told_and_the_others_stay_as_they_are() -> None:
-    change = compare(with_pools(A), with_pools(A, B))
-    assert (change.changed, change.added, change.removed, change.recycle) == (("pools",), ("b",), (), ())
-    change = compare(with_pools(A, B), with_pools(B))
-    assert (change.added, change.removed, change.scale, change.recycle) == ((), ("a",), {}, ())
+    before, now = with_pools(A), with_pools(A, B)
+    change = compare(before, now)
+    assert (change.changed, change.added, change.removed, recycled(before, now)) == (("pools",), ("b",), (), ())
+    before, now = with_pools(A, B), with_pools(B)
+    change = compare(before, now)
+    assert (change.added, change.removed, change.scale, recycled(before, now)) == ((), ("a",), {}, ())
     assert not change.replace_proxy
 
 
 def test_a_pools_number_of_workers_only_scales_it() -> None:
-    change = compare(with_pools(A, B), with_pools(A | {"workers": 3}, B))
-    assert (change.scale, change.recycle, change.added, change.removed) == ({"a": 3}, (), (), ())
+    before, now = with_pools(A, B), with_pools(A | {"workers": 3}, B)
+    change = compare(before, now)
+    assert (change.scale, recycled(before, now), change.added, change.removed) == ({"a": 3}, (), (), ())
 
 
 @pytest.mark.parametrize(
@@ -131,13 +144,13 @@ def test_a_pools_number_of_workers_only_scales_it() -> None:
     ],
 )
 def test_what_changes_in_a_pool_recycles_that_pool_alone(changed: dict[str, Any]) -> None:
-    assert compare(with_pools(A, B), with_pools(A | changed, B)).recycle == ("a",)
+    assert recycled(with_pools(A, B), with_pools(A | changed, B)) == ("a",)
 
 
 def test_a_limit_of_memory_that_changes_recycles_nobody() -> None:
-    assert compare(with_pools(A), with_pools(A | {"max_memory_mib": 500})).recycle == ()
+    assert recycled(with_pools(A), with_pools(A | {"max_memory_mib": 500})) == ()
 
 
 def test_a_global_setting_recycles_the_pools_that_do_not_say_it_themselves() -> None:
     tables = (A | {"slots": 3}, B)
-    assert compare(with_pools(*tables), with_pools(*tables, max_concurrent_sessions=9)).recycle == ("b",)
+    assert recycled(with_pools(*tables), with_pools(*tables, max_concurrent_sessions=9)) == ("b",)

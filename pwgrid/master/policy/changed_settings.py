@@ -1,4 +1,5 @@
-"""Decides what a changed configuration means for a running grid: what to refuse, scale, recycle, replace. Does none."""
+"""Decides what a changed configuration means for a running grid: what to refuse, scale and replace, and with which
+settings each child is forked: one that was forked with others is recycled. Does none of it."""
 
 from __future__ import annotations
 
@@ -15,14 +16,13 @@ Values = Mapping[str, object]
 class Change:
     """What to do. `refused` names settings that cannot change while the grid runs; if there are any, nothing is done.
 
-    `added` and `removed` name pools; `scale` and `recycle` name pools that stay.
+    `added` and `removed` name pools; `scale` names pools that stay.
     """
 
     refused: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     scale: dict[str, int] = field(default_factory=dict)
-    recycle: tuple[str, ...] = ()
     replace_proxy: bool = False
     changed: tuple[str, ...] = ()
 
@@ -36,12 +36,10 @@ def compare(old: Settings, new: Settings) -> Change:
     if refused:
         return Change(refused=refused, changed=changed)
     had, has = old.pools_wanted(), new.pools_wanted()
-    both = [(had[name], has[name]) for name in has if name in had]
     return Change(
         added=tuple(name for name in has if name not in had),
         removed=tuple(name for name in had if name not in has),
-        scale={now.name: now.workers for was, now in both if was.workers != now.workers},
-        recycle=tuple(now.name for was, now in both if concerning_pool(old, was) != concerning_pool(new, now)),
+        scale={name: has[name].workers for name in has if name in had and has[name].workers != had[name].workers},
         replace_proxy="proxy" in parts,
         changed=changed,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import Enum, IntEnum, StrEnum, auto
+from enum import IntEnum, StrEnum, auto
 from typing import Final
 
 from pwgrid.common.worker_lifecycle import (
@@ -87,7 +87,14 @@ REPEATED: Final[dict[tuple[WorkerStatus, WorkerEvent], WorkerStatus]] = {
 }
 """More transitions, only for a worker that reconnects to another master and repeats what it had said before."""
 
-_LEADS_TO: Final = {"spare": _E.WAITS, "available": _E.SERVES, "draining": _E.DRAINS, "stopped": _E.STOPS}
+REPORTS: Final = {
+    "spare": _E.WAITS,
+    "available": _E.SERVES,
+    "draining": _E.DRAINS,
+    "stopped": _E.STOPS,
+    "failed": _E.FAILS,
+}
+"""What a worker reports, also as its state, and the event that leads to that."""
 
 
 class Purpose(IntEnum):
@@ -103,9 +110,9 @@ class Purpose(IntEnum):
     END_NOW = auto()
 
 
-class Action(Enum):
+class Action(StrEnum):
     """What the master has to do about a worker, beside keeping to `ready_by` and `drain_by`. The arguments are in the
-    worker's record."""
+    worker's record. Some have the name of a command to the proxy."""
 
     COUNT_DEATH = auto()  # its pool backs off
     SEND_SERVE = auto()
@@ -115,10 +122,10 @@ class Action(Enum):
     CUT_LINK = auto()
     FORK_SUCCESSOR = auto()
     CLEAN_UP = auto()
-    LEAVE_DRAIN = auto()  # the proxy leaves the drain command in Redis, since the worker's link may be down
-    TELL_TAKEN_OVER = auto()  # the proxy must choose it no more: a successor stays until its sessions have ended
-    TELL_LOST = auto()  # the proxy hears that it and its sessions have ended unannounced
-    TELL_GONE = auto()  # the proxy hears that it has ended as it should
+    LEAVE_DRAIN = "leave_drain"  # the proxy leaves the drain command in Redis, since the worker's link may be down
+    TELL_TAKEN_OVER = "worker_taken_over"  # the proxy chooses it no more: a successor stays until its sessions end
+    TELL_LOST = "worker_lost"  # the proxy hears that it and its sessions have ended unannounced
+    TELL_GONE = "worker_gone"  # the proxy hears that it has ended as it should
 
 
 @dataclass(slots=True)
@@ -204,7 +211,7 @@ class WorkerLife:
     def comes_back(self, told: object, now: float, settings: Settings) -> list[Action]:
         """A worker that another master forked reports its status for the first time. That status counts. What the other
         master asked of it is asked again, since the worker may not have heard it."""
-        event = _LEADS_TO.get(str(told))
+        event = REPORTS.get(str(told))
         todo = self.says(event, "asked", now, settings) if event else []
         self._advance_phase(PhaseEvent.COMES_BACK)
         if self.status is WorkerStatus.DRAINING and told is not None:

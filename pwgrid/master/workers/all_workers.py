@@ -23,7 +23,7 @@ from pwgrid.master.child import Exit
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy import validate_reports
 from pwgrid.master.policy.worker_plan import Drain, Limits, Serve, ShortenDrain, Spawn, next_start, plan
-from pwgrid.master.policy.worker_state_machine import Action, Phase, Purpose
+from pwgrid.master.policy.worker_state_machine import REPORTS, Action, Phase, Purpose
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.workers.clean_up import SHORTAGE_S, CleanUp
 from pwgrid.master.workers.one_worker import ManagedWorker, adopt_worker, fork_successor, fork_worker
@@ -41,15 +41,6 @@ _NO_MORE_PROCESSES: Final = " (no more processes may be started: raise TasksMax=
 DRAINED_KEPT: Final = 256
 
 Data = dict[str, Any]
-
-_EVENTS: Final = {
-    "spare": WorkerEvent.WAITS,
-    "available": WorkerEvent.SERVES,
-    "draining": WorkerEvent.DRAINS,
-    "stopped": WorkerEvent.STOPS,
-    "failed": WorkerEvent.FAILS,
-}
-"""The events of a worker, by name, that change its life."""
 
 
 class Workers:
@@ -251,7 +242,7 @@ class Workers:
             case {"t": "event", "name": "canary", "data": data}:
                 tally, seconds = self.pools[record.pool].tally, validate_reports.seconds(data.get("s"))
                 tally.tried(seconds or 0.0, is_well=bool(data.get("ok")))
-            case {"t": "event", "name": name, "data": data} if name in _EVENTS:
+            case {"t": "event", "name": name, "data": data} if name in REPORTS:
                 self._said(record, name, data)
             case {"t": "event", "name": name}:
                 log.warning("event_unknown", worker=record.worker_id, name=name)
@@ -268,7 +259,7 @@ class Workers:
         was, is_repeated = life.status, life.phase is Phase.REPEATING
         reason = validate_reports.sentence(data.get("reason"), "asked")
         drain_s = validate_reports.seconds(data.get("timeoutS"))
-        self._do(record, life.says(_EVENTS[name], reason, now, self._config.settings, drain_s))
+        self._do(record, life.says(REPORTS[name], reason, now, self._config.settings, drain_s))
         self._note_warm(record, is_repeated=is_repeated)
         if not is_repeated:
             self._note_drain(record, was, reason)
@@ -397,11 +388,11 @@ class Workers:
                 self._fork_successor(record)
             case Action.TELL_LOST:
                 self._note_lost(record)
-                self._tell_proxy(record, "worker_lost")
+                self._tell_proxy(record, what.value)
             case Action.CLEAN_UP:
                 self._clean_up.begin(record.worker_id, record.tree)
             case _:
-                self._tell_proxy(record, _COMMANDS[what])
+                self._tell_proxy(record, what.value)
 
     @staticmethod
     def _cut_link(record: ManagedWorker) -> None:
@@ -451,14 +442,6 @@ class Workers:
 
     def _on_late(self, record: ManagedWorker) -> None:
         self._on_silence(record, f"not available {self._loop.now() - record.forked_at:.0f} s after its start")
-
-
-_COMMANDS: Final = {
-    Action.LEAVE_DRAIN: "leave_drain",
-    Action.TELL_TAKEN_OVER: "worker_taken_over",
-    Action.TELL_GONE: "worker_gone",
-}
-"""What the proxy does about a worker, by the names of its commands."""
 
 
 def _why(record: ManagedWorker, ended: Exit) -> str:
