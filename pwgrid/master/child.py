@@ -29,7 +29,6 @@ from pwgrid.runtime.process_identity import KILL_S, create_time
 log = structlog.get_logger()
 
 TERM_GRACE_S: Final = 3.0
-EXIT_SOFTWARE: Final = 70
 EXIT_CANNOT_EXECUTE: Final = 127
 _PR_SET_CHILD_SUBREAPER: Final = 36
 # These reach every process of a terminal's group or session; only the master may act on them.
@@ -236,7 +235,7 @@ def fork_command(loop: Loop, argv: Sequence[str], directory: Path, output: Path)
 
 def _be_child(master: int, run: Callable[[], int], keep: set[int]) -> NoReturn:
     """All that the child does. It ends by _exit only, so that none of the master's own code runs in it."""
-    code = EXIT_SOFTWARE
+    code = os.EX_SOFTWARE
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)

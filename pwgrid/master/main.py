@@ -80,8 +80,9 @@ class Master:
         self._control = ControlServer(
             loop, config.runtime.control_path, self._requests.by_name(), self._take_back, listener
         )
-        self._has_terminal = self._is_nohup = False
-        self._next_turn = loop.timer(_just_a_turn)
+        self._is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN or bool(kept and kept.is_nohup)
+        self._has_terminal = has_terminal()
+        self._next_turn = loop.timer(lambda: None)  # `_turn` follows each timer
         self._watchdog_s = sd_notify.watchdog_s()
         self._alive = loop.timer(self._tell_alive)
         self._reaps_again = loop.timer(self._reap)
@@ -89,9 +90,6 @@ class Master:
     def run(self) -> int:
         """Start the grid, and keep it running until it is told to end or to detach; returns 0. Raises OSError when it
         cannot start. The runtime directory is kept until all that lives on in it is adopted."""
-        kept = self._config.kept_open
-        self._is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN or bool(kept and kept.is_nohup)
-        self._has_terminal = has_terminal()
         become_subreaper()
         self._signals.install()
         try:
@@ -331,7 +329,3 @@ def _share_memory_with_children() -> None:
     gc.enable()
     clear = getattr(sys, "_clear_internal_caches", None) or sys._clear_type_cache  # the former from 3.13 on
     clear()
-
-
-def _just_a_turn() -> None:
-    """A timer's callback that does nothing: `_turn` follows each timer."""

@@ -162,7 +162,7 @@ class ProxyChild(RestartedChild):
                 self.listening = self.listening or frame["lastEventIdx"] > 0
             case {"t": "state", "data": data}:
                 self.ready = bool(data.get("ready"))
-                self.configuration = str(data.get("configuration", ""))  # earlier versions report none
+                self.configuration = str(data.get("configuration", ""))
                 self.waiting = {
                     "waiting": validate_reports.count(data.get("waiting")),
                     "waitingByRun": validate_reports.waiting_by_run(data.get("waitingByRun")),

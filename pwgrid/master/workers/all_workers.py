@@ -387,7 +387,9 @@ class Workers:
             case Action.FORK_SUCCESSOR:
                 self._fork_successor(record)
             case Action.TELL_LOST:
-                self._note_lost(record)
+                reason = record.life.reason
+                log.error("worker_lost", worker=record.worker_id, pool=record.pool, reason=reason)
+                self.drained.append({"id": record.worker_id, "cut": record.active, "timedOut": False, "lost": reason})
                 self._tell_proxy(record, what.value)
             case Action.CLEAN_UP:
                 self._clean_up.begin(record.worker_id, record.tree)
@@ -409,11 +411,6 @@ class Workers:
     def _tell_proxy(self, record: ManagedWorker, command: str) -> None:
         about = {"workerId": record.worker_id, "browserType": record.browser_type, "reason": record.life.reason}
         self._proxies.send(command, about)
-
-    def _note_lost(self, record: ManagedWorker) -> None:
-        reason = record.life.reason
-        log.error("worker_lost", worker=record.worker_id, pool=record.pool, reason=reason)
-        self.drained.append({"id": record.worker_id, "cut": record.active, "timedOut": False, "lost": reason})
 
     @staticmethod
     def _send(record: ManagedWorker, name: str, data: Data) -> None:

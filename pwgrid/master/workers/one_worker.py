@@ -166,7 +166,7 @@ def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> Managed
     ipc = config.kept_open.ipc.pop(state.name, None) if config.kept_open else None
     return ManagedWorker(
         worker_id=state.name,
-        pool=state.pool or browser_type,  # versions without named pools write none
+        pool=state.pool,
         browser_type=browser_type,
         life=life,
         child=child,
