@@ -18,16 +18,14 @@
 -- is older than the threshold, or its key or heartbeat is missing. A call scans at most about 100,000 keys of the database
 -- for hashes, so that it does not hold up other clients of Redis; the next call goes on from there.
 
--- [shared: given]
+-- [shared: both]
 -- An optional argument: nothing and "" stand for the default.
 local function given(index, default)
   local value = ARGV[index]
   if value == nil or value == '' then return default end
   return value
 end
--- [end: given]
 
--- [shared: counters]
 -- A hash's value as a whole number, or nil: operators and other programs write these hashes, too ("inf", "nan", "").
 local function whole(value)
   local number = tonumber(value)
@@ -43,9 +41,33 @@ end
 local function take_one(hash, field)
   if (whole(redis.call('HGET', hash, field)) or 0) > 0 then add(hash, field, -1) end
 end
--- [end: counters]
 
--- [shared: tally]
+-- Finds the record of a session, session:{id}, or of a borrowed lease, whose id begins with "lease:" and is the record's
+-- name. The id of a session that comes with a lease is the lease's, and ~{number}; it takes no slot of its own.
+-- Returns the record's key, the prefix of the keys of its totals, and whether it takes a slot.
+local function record_of(prefix, id)
+  if string.sub(id, 1, 6) == 'lease:' then return prefix .. id, prefix .. 'leases:', true end
+  return prefix .. 'session:' .. id, prefix .. 'sessions:', not string.find(id, '~', 1, true)
+end
+
+-- Tells the proxies that a slot in this pool may have come free, if a selection found none since the last time. Clients that
+-- name no pool wait for a browser type instead.
+local function tell(prefix, pool)
+  if redis.call('DEL', prefix .. 'slots:wanted:' .. pool) == 1 then
+    redis.call('PUBLISH', prefix .. 'slots:' .. pool, 'free')
+  end
+end
+
+-- A session that has ended, or never began, counts towards its caps no longer. `caps` is as for join_caps. Who waits for a
+-- cap listens to the pools of its sessions; the worker's own pool need not have a free slot now.
+local function leave_caps(prefix, id, caps, pool)
+  if not caps then return end
+  for of in string.gmatch(caps, '[^,]+') do redis.call('SREM', prefix .. 'sessions:of:' .. of, id) end
+  tell(prefix, pool)
+end
+-- [end: both]
+
+-- [shared: ends]
 -- Reasons that are counted by name (EndReason in pwgrid/common/session_lifecycle.py). Any other reason of a presumed
 -- end says what happened to the worker, and counts as "worker lost"; all others count as "other".
 local COUNTED = ';client disconnected;connection lost;protocol error;client closed the browser;ping timeout;idle timeout;'
@@ -67,19 +89,7 @@ local function tally(prefix, browser_type, pool, status, reason, length_s, presu
   add(prefix .. 'sessions:lengths', field .. bound, 1)
   add(prefix .. 'sessions:lengths', field .. 'ms', math.floor(math.max(0, length_s) * 1000))
 end
--- [end: tally]
 
--- [shared: record]
--- Finds the record of a session, session:{id}, or of a borrowed lease, whose id begins with "lease:" and is the record's
--- name. The id of a session that comes with a lease is the lease's, and ~{number}; it takes no slot of its own.
--- Returns the record's key, the prefix of the keys of its totals, and whether it takes a slot.
-local function record_of(prefix, id)
-  if string.sub(id, 1, 6) == 'lease:' then return prefix .. id, prefix .. 'leases:', true end
-  return prefix .. 'session:' .. id, prefix .. 'sessions:', not string.find(id, '~', 1, true)
-end
--- [end: record]
-
--- [shared: note_lease]
 -- Copies fields of a lease's record into the record of a session that came with the lease.
 local function note_lease(prefix, id)
   local lease = string.match(id, '^(.-)~')
@@ -94,30 +104,7 @@ local function note_lease(prefix, id)
   end
   redis.call('HSET', prefix .. 'session:' .. id, unpack(record))
 end
--- [end: note_lease]
 
--- [shared: tell]
--- Tells the proxies that a slot in this pool may have come free, if a selection found none since the last time. Clients that
--- name no pool wait for a browser type instead.
-local function tell(prefix, pool)
-  if redis.call('DEL', prefix .. 'slots:wanted:' .. pool) == 1 then
-    redis.call('PUBLISH', prefix .. 'slots:' .. pool, 'free')
-  end
-end
--- [end: tell]
-
--- [shared: leave_caps]
--- A session that has ended, or never began, counts towards its caps no longer. `caps` is as for join_caps; records of earlier
--- versions do not have it, and the selector finds out which of their sessions have ended. Who waits for a cap listens to the
--- pools of its sessions; the worker's own pool need not have a free slot now.
-local function leave_caps(prefix, id, caps, pool)
-  if not caps then return end
-  for of in string.gmatch(caps, '[^,]+') do redis.call('SREM', prefix .. 'sessions:of:' .. of, id) end
-  tell(prefix, pool)
-end
--- [end: leave_caps]
-
--- [shared: finish]
 -- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.
 -- A session has its slot by being in the live set, so the slot is given back once, and the counter never falls below 0.
 -- `presumed`: the worker did not report the end itself, and may prove it wrong. Returns whether this call ended the
@@ -146,7 +133,7 @@ local function finish(prefix, active_hash, field, id, status, reason, now, histo
   tally(prefix, browser_type, was[5] or browser_type, status, reason, length_s, presumed)
   return true, freed
 end
--- [end: finish]
+-- [end: ends]
 
 local SCANS, KEYS_A_SCAN = 100, 1000
 local now = ARGV[1]

@@ -10,24 +10,5 @@
 --
 -- Idempotent by the session's state. A running session stays: its worker has it, even if the proxy heard otherwise.
 
-local id, prefix = ARGV[1], ARGV[2]
-local key, totals = record_of(prefix, id)
-local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'startedAt', 'presumed', 'caps', 'pool')
-if not was[1] then return 0 end
-
-local given_up = was[1] ~= 'pending' and was[5] and not was[4] -- presumed ended, with its worker, before it started
-if was[1] ~= 'pending' and not given_up then return 0 end
-
-local field = was[2] .. ':' .. was[3]
-local leased = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1
-if leased then
-  take_one(KEYS[1], field)
-  take_back(prefix, KEYS[2], field)
-end
-if given_up then add(totals .. 'taken_back', was[1], 1) end
-leave_caps(prefix, id, was[6], was[7] or was[2])
-redis.call('DEL', key)
-redis.call('ZREM', totals .. 'index', id)
-if not leased then return 0 end
-wake(prefix, field)
-return 1
+local _, freed = roll_back(ARGV[2], KEYS[1], KEYS[2], ARGV[1])
+return freed and 1 or 0

@@ -40,16 +40,14 @@
 -- now excluded, or the worker's key has run out, that lease is taken back first, as rollback.lua does. One that has run gets
 -- nil.
 
--- [shared: given]
+-- [shared: both]
 -- An optional argument: nothing and "" stand for the default.
 local function given(index, default)
   local value = ARGV[index]
   if value == nil or value == '' then return default end
   return value
 end
--- [end: given]
 
--- [shared: counters]
 -- A hash's value as a whole number, or nil: operators and other programs write these hashes, too ("inf", "nan", "").
 local function whole(value)
   local number = tonumber(value)
@@ -65,9 +63,7 @@ end
 local function take_one(hash, field)
   if (whole(redis.call('HGET', hash, field)) or 0) > 0 then add(hash, field, -1) end
 end
--- [end: counters]
 
--- [shared: record]
 -- Finds the record of a session, session:{id}, or of a borrowed lease, whose id begins with "lease:" and is the record's
 -- name. The id of a session that comes with a lease is the lease's, and ~{number}; it takes no slot of its own.
 -- Returns the record's key, the prefix of the keys of its totals, and whether it takes a slot.
@@ -75,9 +71,7 @@ local function record_of(prefix, id)
   if string.sub(id, 1, 6) == 'lease:' then return prefix .. id, prefix .. 'leases:', true end
   return prefix .. 'session:' .. id, prefix .. 'sessions:', not string.find(id, '~', 1, true)
 end
--- [end: record]
 
--- [shared: tell]
 -- Tells the proxies that a slot in this pool may have come free, if a selection found none since the last time. Clients that
 -- name no pool wait for a browser type instead.
 local function tell(prefix, pool)
@@ -85,9 +79,17 @@ local function tell(prefix, pool)
     redis.call('PUBLISH', prefix .. 'slots:' .. pool, 'free')
   end
 end
--- [end: tell]
 
--- [shared: wake]
+-- A session that has ended, or never began, counts towards its caps no longer. `caps` is as for join_caps. Who waits for a
+-- cap listens to the pools of its sessions; the worker's own pool need not have a free slot now.
+local function leave_caps(prefix, id, caps, pool)
+  if not caps then return end
+  for of in string.gmatch(caps, '[^,]+') do redis.call('SREM', prefix .. 'sessions:of:' .. of, id) end
+  tell(prefix, pool)
+end
+-- [end: both]
+
+-- [shared: selections]
 -- The pool of the worker at `field` ("type:id"): that in its hash, or else its browser type.
 local function pool_of(prefix, field)
   return redis.call('HGET', prefix .. 'worker:' .. field, 'pool') or string.match(field, '^[^:]*')
@@ -98,9 +100,7 @@ local function wake(prefix, field)
   tell(prefix, pool_of(prefix, field))
   tell(prefix, string.match(field, '^[^:]*'))
 end
--- [end: wake]
 
--- [shared: take_back]
 -- Gives a session of its lifetime back to the worker at `field`, since no client came for the lease. If that was the last
 -- of its lifetime, the selection's shutdown command goes, too. The replacement that it let serve goes on.
 local function take_back(prefix, lifetime_hash, field)
@@ -111,9 +111,7 @@ local function take_back(prefix, lifetime_hash, field)
     redis.call('HDEL', worker, 'replacement')
   end
 end
--- [end: take_back]
 
--- [shared: caps]
 local CAP_KEPT_MS = '2592000000' -- 30 days, longer than any session: after so long without a new member none of them is live
 
 -- Counts a session towards its caps: `caps` is the field of its record, comma-separated, or nil.
@@ -123,18 +121,29 @@ local function join_caps(prefix, id, caps)
     redis.call('PEXPIRE', prefix .. 'sessions:of:' .. of, CAP_KEPT_MS)
   end
 end
--- [end: caps]
 
--- [shared: leave_caps]
--- A session that has ended, or never began, counts towards its caps no longer. `caps` is as for join_caps; records of earlier
--- versions do not have it, and the selector finds out which of their sessions have ended. Who waits for a cap listens to the
--- pools of its sessions; the worker's own pool need not have a free slot now.
-local function leave_caps(prefix, id, caps, pool)
-  if not caps then return end
-  for of in string.gmatch(caps, '[^,]+') do redis.call('SREM', prefix .. 'sessions:of:' .. of, id) end
-  tell(prefix, pool)
+-- Undoes the selection of a session whose client has not come: slot, lifetime and shutdown command become as before it, and
+-- its record is gone. If its end was presumed meanwhile, with its worker, that is taken back. Returns whether there was
+-- such a selection, and whether its slot came free.
+local function roll_back(prefix, active_hash, lifetime_hash, id)
+  local key, totals = record_of(prefix, id)
+  local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'startedAt', 'presumed', 'caps', 'pool')
+  local given_up = was[1] and was[1] ~= 'pending' and was[5] and not was[4]
+  if was[1] ~= 'pending' and not given_up then return false, false end
+  local field = was[2] .. ':' .. was[3]
+  local freed = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1
+  if freed then
+    take_one(active_hash, field)
+    take_back(prefix, lifetime_hash, field)
+  end
+  if given_up then add(totals .. 'taken_back', was[1], 1) end
+  leave_caps(prefix, id, was[6], was[7] or was[2])
+  redis.call('DEL', key)
+  redis.call('ZREM', totals .. 'index', id)
+  if freed then wake(prefix, field) end
+  return true, freed
 end
--- [end: leave_caps]
+-- [end: selections]
 
 local active_hash, lifetime_hash = KEYS[1], KEYS[2]
 local browser_type, max_active, max_lifetime, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -154,26 +163,12 @@ end
 local session_key, totals
 if session_id then
   session_key, totals = record_of(prefix, session_id)
-  local was = redis.call('HMGET', session_key, 'status', 'browserType', 'workerId', 'startedAt', 'presumed', 'caps', 'pool')
-  local worker_id = was[3]
-  if was[1] == 'pending' then
-    local field = was[2] .. ':' .. worker_id
-    local endpoint = not excluded[worker_id] and redis.call('HGET', prefix .. 'worker:' .. field, 'wsEndpoint')
+  local was = redis.call('HMGET', session_key, 'status', 'browserType', 'workerId')
+  if was[1] == 'pending' and not excluded[was[3]] then
+    local endpoint = redis.call('HGET', prefix .. 'worker:' .. was[2] .. ':' .. was[3], 'wsEndpoint')
     if endpoint then return endpoint end
-    if redis.call('ZREM', prefix .. 'sessions:live:' .. field, session_id) == 1 then
-      take_one(active_hash, field)
-      take_back(prefix, lifetime_hash, field)
-      wake(prefix, field)
-    end
-    leave_caps(prefix, session_id, was[6], was[7] or was[2])
-    redis.call('DEL', session_key)
-  elseif was[1] and was[5] and not was[4] then
-    -- Its end was presumed, with its worker, before it started: go on as if it had not been selected before.
-    add(totals .. 'taken_back', was[1], 1)
-    redis.call('DEL', session_key)
-  elseif was[1] then
-    return false
   end
+  if was[1] and not roll_back(prefix, active_hash, lifetime_hash, session_id) then return false end
 end
 
 local fields, caps, most_of = {}, {}, {}

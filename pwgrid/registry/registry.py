@@ -206,7 +206,7 @@ class Registry:
 
     async def note_view(self, session_id: str) -> bool:
         """Records that an operator looks at this session now. Returns False if Redis has no such session (any more)."""
-        return await self._set_field(f"session:{session_id}", "viewedAt", self._time())
+        return await self._set_fields(f"session:{session_id}", {"viewedAt": self._time()})
 
     # The dashboard
 
@@ -271,9 +271,7 @@ class Registry:
     async def describe_lease(self, lease_id: str, fields: Mapping[str, str]) -> bool:
         """Writes these fields into the record of a lease of the worker that registered here. Returns False if Redis
         does not know that this worker has the lease."""
-        flat = [text for pair in fields.items() for text in pair]
-        head = (f"{records.LEASE}{lease_id}", self._prefix, *self._own, self._record_ttl_s)
-        return bool(await self.client.run(SCRIPTS["describe_lease"], (), (*head, *flat)))
+        return await self._set_fields(records.LEASE + lease_id, fields, ":".join(self._own), self._record_ttl_s)
 
     # Workers
 
@@ -311,7 +309,7 @@ class Registry:
 
     async def mark_draining(self, browser_type: BrowserType, worker_id: str) -> bool:
         """Excludes the worker from all selections. Returns False if it is not registered."""
-        return await self._set_field(f"worker:{browser_type}:{worker_id}", "status", WorkerStatus.DRAINING.value)
+        return await self._set_fields(f"worker:{browser_type}:{worker_id}", {"status": WorkerStatus.DRAINING.value})
 
     async def replacement(self, browser_type: BrowserType, worker_id: str) -> str | None:
         """Returns the id of the spare that a selection has put in this worker's place, or None."""
@@ -393,8 +391,11 @@ class Registry:
     async def _run(self, name: str, *arguments: Argument) -> Reply:
         return await self.client.run(SCRIPTS[name], self._counters, arguments)
 
-    async def _set_field(self, name: str, field: str, value: str) -> bool:
-        return bool(await self.client.run(SCRIPTS["set_field"], (self._prefix + name,), (field, value)))
+    async def _set_fields(
+        self, name: str, fields: Mapping[str, str], of_worker: str = "", ttl_s: float | str = ""
+    ) -> bool:
+        flat = [text for pair in fields.items() for text in pair]
+        return bool(await self.client.run(SCRIPTS["set_fields"], (self._prefix + name,), (of_worker, ttl_s, *flat)))
 
     async def _page(
         self, index: str, passes: Callable[[SessionRecord], bool], limit: int, cursor: str | None

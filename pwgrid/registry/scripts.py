@@ -63,8 +63,7 @@ SCRIPTS: Final = {
         "start_session",
         "release",
         "rollback",
-        "describe_lease",
-        "set_field",
+        "set_fields",
         "shutdown_command",
         "reaper",
     )

@@ -151,7 +151,7 @@ class LuaGrid:
         return int(self.eval("rollback", self.counters, session, self.prefix))
 
     def drain(self, worker: str = "w1", browser: str = "chromium") -> int:
-        return int(self.eval("set_field", [f"{self.prefix}worker:{browser}:{worker}"], "status", "draining"))
+        return int(self.eval("set_fields", [f"{self.prefix}worker:{browser}:{worker}"], "", "", "status", "draining"))
 
     def unregister(self, worker: str = "w1", reason: str = "worker stopped", *, now: float = NOW) -> int:
         """As the worker itself does. Returns how many sessions failed."""

@@ -22,7 +22,7 @@ def totals(grid: LuaGrid, name: str = "outcomes") -> dict[str, str]:
 
 
 def describe(grid: LuaGrid, *fields: str, worker: str = "w1") -> Any:
-    return grid.eval("describe_lease", [], LEASE, grid.prefix, "chromium", worker, RECORD_TTL_S, *fields)
+    return grid.eval("set_fields", [grid.prefix + LEASE], f"chromium:{worker}", RECORD_TTL_S, *fields)
 
 
 def test_a_lease_takes_a_slot_and_is_no_session(grid: LuaGrid) -> None:

@@ -23,7 +23,7 @@ AT_ONCE_S = 1.0
 """What needs no answer of Redis, on a busy machine."""
 
 Connect = Callable[..., RedisClient]
-SET_FIELD = load("set_field")
+SET_FIELDS = load("set_fields")
 
 
 @pytest.fixture
@@ -177,10 +177,10 @@ async def test_calls_gather_while_a_pipeline_is_under_way_and_go_as_the_next(
 
 
 async def test_a_script_is_one_command(relay: RedisRelay, connect: Connect) -> None:
-    client = connect(relay, scripts=(SET_FIELD,))
+    client = connect(relay, scripts=(SET_FIELDS,))
     await client.call("PING")
     relay.written.clear()
-    assert await client.run(SET_FIELD, ("worker:chromium:a",), ("status", "draining")) == 0
+    assert await client.run(SET_FIELDS, ("worker:chromium:a",), ("", "", "status", "draining")) == 0
     (written,) = relay.written
     assert b"EVALSHA" in written
     assert b"SCRIPT" not in written
@@ -190,24 +190,26 @@ async def test_forgotten_scripts_are_sent_once_for_a_whole_pipeline(
     relay: RedisRelay, redis: RedisServer, connect: Connect
 ) -> None:
     release = load("release")
-    client = connect(relay, scripts=(SET_FIELD, release))
+    client = connect(relay, scripts=(SET_FIELDS, release))
     await client.call("PING")
     redis.command("SCRIPT", "FLUSH")
     relay.written.clear()
-    runs = [client.run(SET_FIELD, (f"worker:chromium:{number}",), ("status", "draining")) for number in range(50)]
+    runs = [
+        client.run(SET_FIELDS, (f"worker:chromium:{number}",), ("", "", "status", "draining")) for number in range(50)
+    ]
     assert await asyncio.gather(client.call("ECHO", "a"), *runs, client.call("ECHO", "b")) == ["a", *[0] * 50, "b"]
     first, second = relay.written
     assert (first.count(b"EVALSHA"), first.count(b"ECHO"), first.count(b"SCRIPT")) == (50, 2, 0)
     assert (second.count(b"EVALSHA"), second.count(b"ECHO"), second.count(b"SCRIPT")) == (50, 0, 2)
-    assert redis.command("SCRIPT", "EXISTS", SET_FIELD.digest) == [1]
+    assert redis.command("SCRIPT", "EXISTS", SET_FIELDS.digest) == [1]
 
 
 async def test_scripts_are_there_after_a_restart(own_redis: RedisServer, connect: Connect) -> None:
-    client = connect(own_redis, scripts=(SET_FIELD,))
+    client = connect(own_redis, scripts=(SET_FIELDS,))
     await client.call("PING")
     own_redis.kill()
     own_redis.start()
-    while own_redis.command("SCRIPT", "EXISTS", SET_FIELD.digest) == [0]:
+    while own_redis.command("SCRIPT", "EXISTS", SET_FIELDS.digest) == [0]:
         await asyncio.sleep(0.01)
     await connected(client)
 
@@ -266,7 +268,7 @@ def endless_script(redis: RedisServer) -> None:
 
 async def test_a_redis_that_loads_its_data_is_away(relay: RedisRelay, connect: Connect) -> None:
     relay.refuse[b"SCRIPT"] = b"-LOADING Redis is loading the dataset in memory\r\n"
-    client = connect(relay, scripts=(SET_FIELD,))
+    client = connect(relay, scripts=(SET_FIELDS,))
     with pytest.raises(RegistryUnavailable, match=r"is away: .*loading the dataset"):
         await client.call("PING")
     relay.refuse.clear()
@@ -412,7 +414,7 @@ async def test_what_is_no_redis_is_unavailable() -> None:
 
     server = await asyncio.start_server(garbage, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    client = RedisClient(f"redis://127.0.0.1:{port}/0", timeout_s=BOUND_S, scripts=(SET_FIELD,))
+    client = RedisClient(f"redis://127.0.0.1:{port}/0", timeout_s=BOUND_S, scripts=(SET_FIELDS,))
     with pytest.raises(RegistryUnavailable, match=rf"redis://127\.0\.0\.1:{port}/0 is away"):
         await client.call("PING")
     await client.close()
@@ -487,7 +489,7 @@ async def test_a_connection_that_is_lost_while_scripts_are_loaded_leaves_no_comp
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     relay.break_at = b"SCRIPT"
-    client = connect(relay, scripts=(SET_FIELD,))
+    client = connect(relay, scripts=(SET_FIELDS,))
     with pytest.raises(RegistryUnavailable, match="is away"):
         await client.call("PING")
     relay.break_at = b"\0never\0"
@@ -502,7 +504,7 @@ async def test_nothing_is_left_behind(own_redis: RedisServer) -> None:
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     before = asyncio.all_tasks()
-    client = RedisClient(own_redis.url, timeout_s=0.5, scripts=(SET_FIELD,))
+    client = RedisClient(own_redis.url, timeout_s=0.5, scripts=(SET_FIELDS,))
     heard = asyncio.Event()
     subscription = Subscription(
         own_redis.url, timeout_s=0.5, channels=["a"], on_message=lambda _: None, on_subscribed=heard.set

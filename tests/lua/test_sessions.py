@@ -91,19 +91,7 @@ def test_shared_lines_of_the_scripts_are_the_same() -> None:
             parts.setdefault(name, set()).add(text)
             places.setdefault(name, []).append(path.stem)
     assert all(len(texts) == 1 for texts in parts.values())
-    assert places == {
-        "given": ["reaper", "selector"],
-        "counters": ["reaper", "selector"],
-        "tally": ["reaper"],
-        "record": ["reaper", "selector"],
-        "note_lease": ["reaper"],
-        "tell": ["reaper", "selector"],
-        "caps": ["selector"],
-        "leave_caps": ["reaper", "selector"],
-        "finish": ["reaper"],
-        "wake": ["selector"],
-        "take_back": ["selector"],
-    }
+    assert places == {"both": ["reaper", "selector"], "ends": ["reaper"], "selections": ["selector"]}
 
 
 def test_every_script_opens_with_its_contract() -> None:
