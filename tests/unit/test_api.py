@@ -17,7 +17,6 @@ from pwgrid.common.histogram import Histogram
 from pwgrid.proxy.api import request_checks
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures
-from pwgrid.proxy.connect.slot_or_refusal import Counts
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster
@@ -41,7 +40,7 @@ class Grid:
     roster = Roster()
     registry = Away()
     settings = Settings()
-    gateway = SimpleNamespace(counts=Counts(), figures=ConnectFigures())
+    gateway = SimpleNamespace(figures=ConnectFigures())
     readiness = Readiness(settings, roster, registry)  # type: ignore[arg-type]
 
 

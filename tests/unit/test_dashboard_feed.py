@@ -14,7 +14,7 @@ import pytest
 
 from pwgrid.common.errors import Refused, RegistryUnavailable
 from pwgrid.proxy.ask_master import AskMaster, MasterGone
-from pwgrid.proxy.connect.slot_or_refusal import Counts
+from pwgrid.proxy.connect.connect_metrics import ConnectFigures
 from pwgrid.proxy.dashboard import feed as module
 from pwgrid.proxy.dashboard.feed import Feed, Page, ShownSessions
 from pwgrid.proxy.roster import Roster
@@ -84,7 +84,7 @@ class Grid:
         self.roster = Roster()
         self.roster.replace({"pools": {"chromium": told_of_pool()}, "workers": []})
         self.registry = Registry()
-        self.gateway = SimpleNamespace(counts=Counts())
+        self.gateway = SimpleNamespace(figures=ConnectFigures())
         self.settings = Settings()
         self.master = Master()
         self.queue = Queue(self._never, self._never, Settings(max_queue=0))
@@ -193,8 +193,8 @@ async def test_the_history_is_kept_without_a_page(monkeypatch: pytest.MonkeyPatc
     grid = Grid()
     grid.registry.records["s"] = record("s", "running")
     feed = made(grid)
-    grid.gateway.counts.handed_off = 3
-    grid.gateway.counts.waited(1.25)
+    grid.gateway.figures.handed_off = 3
+    grid.gateway.figures.note_wait(1.25)
     keeping = asyncio.create_task(feed.keep_history())
     async with asyncio.timeout(BOUND_S):
         while feed.history.last < 2:

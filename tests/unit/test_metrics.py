@@ -17,7 +17,6 @@ from pwgrid.master.policy.event_counts import EventCounts
 from pwgrid.proxy.api import metrics
 from pwgrid.proxy.api.metrics import Requests, Scrape, exposition
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures, Waited
-from pwgrid.proxy.connect.slot_or_refusal import Counts
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.records import LENGTH_BOUNDS_S, Ends, RegistrySnapshot, WorkerRecord
@@ -92,16 +91,14 @@ def grid(roster: Roster, gateway: SimpleNamespace, redis: Histogram, waiting: in
 
 
 def scrape(**changes: Any) -> Scrape:
-    figures = ConnectFigures()
+    figures = ConnectFigures(handed_off=7, refused=1, retried=2, abandoned=3, options_ignored=5)
     for phase in ("queue", "selection", "handoff"):
         getattr(figures.phases[CHROMIUM], phase).observe(0.002)
     figures.waits[CHROMIUM, Waited.ABANDONED].observe(3.0)
     figures.note_refusal(Refusal(401, "no token"))
     redis = Histogram((0.001, 0.01))
     redis.observe(0.002)
-    gateway = SimpleNamespace(
-        counts=Counts(handed_off=7, refused=1, retried=2, abandoned=3, options_ignored=5), figures=figures
-    )
+    gateway = SimpleNamespace(figures=figures)
     values: dict[str, Any] = {
         "grid": grid(roster(), gateway, redis, waiting=9),
         "found": RegistrySnapshot(
@@ -243,7 +240,7 @@ def test_a_worker_has_a_label_only_if_somebody_asks_for_it() -> None:
 
 def test_a_grid_that_knows_nothing_yet_is_not_ready() -> None:
     nothing = RegistrySnapshot({}, {}, {}, {}, 0)
-    gateway = SimpleNamespace(counts=Counts(), figures=ConnectFigures())
+    gateway = SimpleNamespace(figures=ConnectFigures())
     young = grid(Roster(), gateway, Histogram((1.0,)), waiting=0)
     found = read(Scrape(young, nothing, Requests(), is_ready=False))
     assert found["pwgrid_ready",] == 0

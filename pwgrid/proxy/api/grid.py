@@ -1,7 +1,6 @@
 """The routes of the grid: health for all; for operators its status, workers and pools, also to scale and drain them."""
 
 from collections.abc import Collection
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Path
@@ -56,7 +55,7 @@ def operator_routes(grid: "Proxy") -> APIRouter:
             active_connections=sum(found.active.values()),
             waiting=grid.queue.waiting(),
             waiting_by_run=[models.WaitingRun(**each._asdict()) for each in grid.queue.waiting_by_run()],
-            clients=models.Clients.model_validate(asdict(grid.gateway.counts)),
+            clients=models.Clients.model_validate(grid.gateway.figures, from_attributes=True),
             outcomes=dict(found.outcomes),
             taken_back=dict(found.taken_back),
             counter_repairs=found.counter_repairs,

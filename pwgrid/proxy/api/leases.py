@@ -254,7 +254,7 @@ async def lend(gateway: Gateway, ticket: Ticket, ttl_s: float, attempt: Attempt 
         if ticket.abandoned:
             raise ClientGone
         ticket.take_another_id()
-        gateway.counts.retried += 1
+        gateway.figures.retried += 1
 
 
 async def answered(gateway: Gateway, lent: GrantedLease, ticket: Ticket, watch: asyncio.Task[None]) -> None:

@@ -9,7 +9,7 @@ import collections
 import platform
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
@@ -187,7 +187,7 @@ UPGRADES: Final = {
         "Clients that a worker has taken, although a shared browser ignores some of their launch options",
     ),
 }
-"""By the names of `Counts`."""
+"""By the names of `ConnectFigures`."""
 
 CONNECT: Final = Buckets(
     "pwgrid_proxy_connect_seconds",
@@ -367,20 +367,20 @@ def _of_tallies(told: Mapping[str, Any]) -> Iterator[Metric]:
 
 def _of_proxy(scrape: Scrape) -> Iterator[Metric]:
     grid = scrape.grid
-    figures, upgrades = grid.gateway.figures, asdict(grid.gateway.counts)
+    figures = grid.gateway.figures
     yield REDIS_UP.of([((), scrape.found is not None)])
     yield BUILD.of([((__version__, platform.python_version()), 1)])
     yield READY.of([((), scrape.is_ready)])
     yield WAITING.of(((pool.browser_type, name), grid.queue.waiting(name)) for name, pool in grid.roster.pools.items())
     for name, family in UPGRADES.items():
-        yield family.of([((), upgrades[name])])
+        yield family.of([((), getattr(figures, name))])
     yield CONNECT.of(
         ((*pool, phase), getattr(phases, phase))
         for pool, phases in figures.phases.items()
         for phase in ("queue", "selection", "handoff")
     )
     yield QUEUE_WAIT.of(((*pool, outcome), found) for (pool, outcome), found in figures.waits.items())
-    yield REFUSALS.of(((str(status), reason), count) for (status, reason), count in figures.refused.items())
+    yield REFUSALS.of(((str(status), reason), count) for (status, reason), count in figures.refusals.items())
     yield HTTP.of(((route, method, str(status)), count) for (route, method, status), count in scrape.requests.items())
     yield REDIS_SECONDS.of([((), grid.registry.client.exchanges)])
 

@@ -102,7 +102,7 @@ class ConnectingClient(asyncio.Protocol):
         except Refusal as refusal:
             self._refuse(refusal)
         except ClientGone:
-            self._gateway.counts.abandoned += 1
+            self._gateway.figures.abandoned += 1
             self._transport.abort()
         except Exception as error:  # noqa: BLE001 - after a bug here the client must not wait for ever
             log.error("upgrade_failed", error=repr(error), client=_text(self._peer))
@@ -159,11 +159,11 @@ class ConnectingClient(asyncio.Protocol):
             if await self._is_served_all_the_same(ticket, worker_id, outcome):
                 log.warning("handed_off_unconfirmed", worker=worker_id, session=ticket.session_id)
                 break
-            gateway.counts.retried += 1
+            gateway.figures.retried += 1
             self._transport.resume_reading()
         self._let_go(worker_id, ticket.session_id, outcome)
         if wanted.ignored_options:
-            gateway.counts.options_ignored += 1
+            gateway.figures.options_ignored += 1
             log.info("launch_options_ignored", session=ticket.session_id, options=",".join(wanted.ignored_options))
 
     async def _serve_with_lease(self, lease: LeasePath, headers: Headers) -> None:
@@ -207,7 +207,7 @@ class ConnectingClient(asyncio.Protocol):
 
     def _let_go(self, worker_id: str, session_id: str, outcome: Served | HandoffFailure) -> None:
         """Counts a client that is served, or may be, and closes this copy of its socket."""
-        self._gateway.counts.handed_off += 1
+        self._gateway.figures.handed_off += 1
         self._transport.abort()
         if self._attempt is not None:
             self._attempt.served(worker_id, session_id, _until(outcome))
@@ -255,7 +255,7 @@ class ConnectingClient(asyncio.Protocol):
 
     def _refuse(self, refusal: Refusal) -> None:
         """Counts, logs and sends the refusal, and closes the connection."""
-        self._gateway.counts.refused += 1
+        self._gateway.figures.refused += 1
         self._gateway.figures.note_refusal(refusal)
         host = self._peer[0] if self._peer else "unknown"
         self._gateway.refusal_log.note(refusal, host, _text(self._peer))

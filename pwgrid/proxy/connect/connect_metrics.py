@@ -40,14 +40,34 @@ Pool = tuple[str, str]
 """Browser type and pool."""
 
 
+@dataclass(slots=True)
 class ConnectFigures:
-    """Figures since the proxy started. `waits` are of clients that stood in line; `refused` counts by status and
-    reason."""
+    """Counts since the proxy started, of upgrades by their outcome, and times."""
 
-    def __init__(self) -> None:
-        self.phases: defaultdict[Pool, Phases] = defaultdict(Phases)
-        self.waits: defaultdict[tuple[Pool, Waited], Histogram] = defaultdict(partial(Histogram, _WAIT_BOUNDS_S))
-        self.refused: Counter[tuple[int, str]] = Counter()
+    handed_off: int = 0
+    """A worker has them, or may have: it ended or fell silent before it could say so."""
+    refused: int = 0
+    retried: int = 0
+    abandoned: int = 0
+    """Clients that left while they waited."""
+    options_ignored: int = 0
+    """Clients that were handed off although a shared browser ignores some of their launch options."""
+    longest_wait_s: float = 0.0
+    """From the request for a slot until the client got it, was refused or left."""
+    lately_longest_wait_s: float = 0.0
+    """The same since the dashboard's last sample."""
+    phases: defaultdict[Pool, Phases] = field(default_factory=partial(defaultdict, Phases))
+    waits: defaultdict[tuple[Pool, Waited], Histogram] = field(
+        default_factory=partial(defaultdict, partial(Histogram, _WAIT_BOUNDS_S))
+    )
+    """Of clients that stood in line."""
+    refusals: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """By status and reason; also of requests that were no upgrades."""
+
+    def note_wait(self, seconds: float) -> None:
+        if seconds > self.lately_longest_wait_s:
+            self.lately_longest_wait_s = seconds
+            self.longest_wait_s = max(self.longest_wait_s, seconds)
 
     def note_refusal(self, refusal: Refusal) -> None:
-        self.refused[refusal.status, refusal.reason] += 1
+        self.refusals[refusal.status, refusal.reason] += 1

@@ -29,29 +29,6 @@ SUCCESSOR_LOOK_S: Final = 0.05
 
 
 @dataclass(slots=True)
-class Counts:
-    """Counts upgrades by outcome since the proxy started."""
-
-    handed_off: int = 0
-    """A worker has them, or may have: it ended or fell silent before it could say so."""
-    refused: int = 0
-    retried: int = 0
-    abandoned: int = 0
-    """Clients that left while they waited."""
-    options_ignored: int = 0
-    """Clients that were handed off although a shared browser ignores some of their launch options."""
-    longest_wait_s: float = 0.0
-    """From the request for a slot until the client got it, was refused or left."""
-    lately_longest_wait_s: float = 0.0
-    """The same since the dashboard's last sample."""
-
-    def waited(self, seconds: float) -> None:
-        if seconds > self.lately_longest_wait_s:
-            self.lately_longest_wait_s = seconds
-            self.longest_wait_s = max(self.longest_wait_s, seconds)
-
-
-@dataclass(slots=True)
 class Gateway:
     """What all connects and borrows share."""
 
@@ -61,7 +38,6 @@ class Gateway:
     handoffs: Handoffs
     access: Access
     readiness: Readiness
-    counts: Counts = field(default_factory=Counts)
     figures: ConnectFigures = field(default_factory=ConnectFigures)
     refusal_log: RefusalLog = field(default_factory=RefusalLog)
     on_slot_taken: Callable[[], None] = lambda: None
@@ -121,7 +97,7 @@ class Gateway:
     def _note_wait(
         self, pool: Pool, waited: Waited, waited_s: float, selection_s: float | None, stood_in_line: bool
     ) -> None:
-        self.counts.waited(waited_s)
+        self.figures.note_wait(waited_s)
         if stood_in_line:
             self.figures.waits[pool, waited].observe(waited_s)
         if selection_s is not None:

@@ -362,7 +362,7 @@ class Feed:
 
     def _sources(self) -> Sources:
         grid = self._grid
-        roster, counts = grid.roster, grid.gateway.counts
+        roster, figures = grid.roster, grid.gateway.figures
         trouble = roster.not_ready()
         return Sources(
             status=self._status,
@@ -383,29 +383,29 @@ class Feed:
                 "reason": trouble,
                 "stopping": roster.stopping,
                 "outcomes": dict(self._activity.outcomes),
-                "connects": counts.handed_off,
-                "refused": counts.refused,
-                "abandoned": counts.abandoned,
-                "longestWaitS": round(counts.longest_wait_s, 3),
+                "connects": figures.handed_off,
+                "refused": figures.refused,
+                "abandoned": figures.abandoned,
+                "longestWaitS": round(figures.longest_wait_s, 3),
                 "liveView": grid.settings.live_view,
                 "stale": list(self._problems.values()),
             },
         )
 
     def _sample(self) -> Sample:
-        counts = self._grid.gateway.counts
+        figures = self._grid.gateway.figures
         sizes = [worker.get("memoryMib") or worker.get("rssMib") or 0 for worker in self._status.get("workers", ())]
-        before, self._sampled = self._sampled, (counts.handed_off, counts.refused)
+        before, self._sampled = self._sampled, (figures.handed_off, figures.refused)
         is_known = "redis" not in self._problems
         sample = (
             round(time.time(), 1),
             sum(self._activity.active.values()) if is_known else None,
-            counts.handed_off - before[0],
-            counts.refused - before[1],
+            figures.handed_off - before[0],
+            figures.refused - before[1],
             self._grid.queue.waiting(),
-            round(counts.lately_longest_wait_s, 3),
+            round(figures.lately_longest_wait_s, 3),
             None if "master" in self._problems else sum(sizes),
         )
         self.history.add(sample)
-        counts.lately_longest_wait_s = 0.0
+        figures.lately_longest_wait_s = 0.0
         return sample
