@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import structlog
 
-from pwgrid.cli.endpoint_for_other_hosts import url_for_others
+from pwgrid.cli import own_command
 from pwgrid.cli.output import printable
-from pwgrid.cli.welcome import is_wanted, token_query, welcome
 from pwgrid.common import sd_notify
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
 from pwgrid.settings.value_types import MAX_SECONDS
 
 log = structlog.get_logger()
+
+_MANAGERS: Final = ("NOTIFY_SOCKET", "SUPERVISOR_ENABLED")
+"""Variables that systemd and supervisord set for what they start."""
+_INHERITED: Final = "INVOCATION_ID"
+"""Systemd sets it for every service, and a terminal of a desktop is one."""
+
+_ANY: Final = {"0.0.0.0": (socket.AF_INET, "192.0.2.1"), "::": (socket.AF_INET6, "2001:db8::1")}
+"""The addresses that mean all of this host. The route to the documentation address beside each shows our own one."""
 
 
 class StartMessages:
@@ -43,7 +51,8 @@ class StartMessages:
         self._tokens_file = tokens_file
         self._runtime = runtime
         self._ready_fd = ready_fd
-        self._redis = redis if ready_fd is None and is_wanted(settings) else None
+        is_read = ready_fd is None and settings.log_format == "text" and is_by_hand()
+        self._redis = redis if is_read else None
 
     def progress(self, text: str) -> None:
         """How far the start is."""
@@ -147,3 +156,51 @@ def say_for_now(text: str) -> None:
 def _connect_url(settings: Settings) -> str:
     token = quote(settings.token.get_secret_value())
     return settings.base_url() + (f"/?token={token}" if token else "")
+
+
+def is_by_hand() -> bool:
+    """Whether a person has started the grid, and no service manager."""
+    managers = _MANAGERS if sys.stdout.isatty() else (*_MANAGERS, _INHERITED)
+    return not any(name in os.environ for name in managers)
+
+
+def welcome(settings: Settings, redis: str, *, has_tokens: bool) -> str:
+    """The lines; `redis` says which Redis the grid uses."""
+    url = settings.base_url() + token_query(settings, has_tokens=has_tokens)
+    browser = settings.default_browser_type
+    pwgrid = own_command.typed()
+    port = "" if settings.port == type(settings).model_fields["port"].default else f" --port {settings.port}"
+    first = "YOUR_TOKEN is PWGRID_TOKEN, or " if settings.token else "YOUR_TOKEN is "
+    lines = (
+        ("Python", f'browser = p.{browser}.connect("{url}")'),
+        ("Node", f"const browser = await {browser}.connect('{url}');"),
+        *([("token", f"{first}what {pwgrid} token create --name NAME{port} prints")] if has_tokens else ()),
+        ("Redis", redis),
+        ("next", f"{pwgrid} status{port}, {pwgrid} sessions{port}, {pwgrid} doctor; Ctrl-C ends the grid"),
+    )
+    return "\n".join(f"  {name + ':':8}{text}" for name, text in lines)
+
+
+def token_query(settings: Settings, *, has_tokens: bool) -> str:
+    """The end of a client's URL: a placeholder where the grid asks for a token, else empty. The token itself is not
+    shown: these lines may end up in a log. `has_tokens`: there is a file of tokens that `pwgrid token create` made."""
+    return "/?token=YOUR_TOKEN" if settings.token or has_tokens else ""
+
+
+def url_for_others(settings: Settings) -> str | None:
+    """The endpoint for clients on other hosts; None where it is the same as for clients here.
+
+    Where the grid listens on all addresses, it has the address from which this host reaches others, else its name.
+    """
+    if settings.advertised_host or settings.host not in _ANY:
+        return None
+    return settings.model_copy(update={"advertised_host": _own_address(settings.host)}).base_url()
+
+
+def _own_address(listening_on: str) -> str:
+    families = [_ANY[listening_on], _ANY["0.0.0.0"]]  # a listener on :: takes IPv4 clients, too
+    for family, elsewhere in families:
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect((elsewhere, 9))  # sends nothing: it is a datagram socket
+            return str(sock.getsockname()[0])
+    return socket.gethostname()

@@ -1,18 +1,23 @@
-"""Finds a grid that runs on this host, and asks its master."""
+"""Finds a grid that runs on this host, and asks its master and its registry."""
 
+from __future__ import annotations
+
+import contextlib
 import math
 import os
+import select
 import socket
 import struct
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import orjson
 
 from pwgrid.cli.output import clock
-from pwgrid.common.errors import GridError, NoGridError, Refused
+from pwgrid.common.errors import GridError, NoGridError, Refused, RegistryUnavailable
 from pwgrid.runtime.directory import base_dir
 from pwgrid.runtime.find_grids import (
     GridWithoutMaster,
@@ -26,9 +31,14 @@ from pwgrid.runtime.find_grids import (
     is_service_hidden,
 )
 
+if TYPE_CHECKING:
+    from pwgrid.registry.records import RegistrySnapshot
+
 REPLY_TIMEOUT_S: Final = 5.0
 CHECK_TIMEOUT_S: Final = 60.0
 """For a request that makes the master load new code or settings first."""
+
+LOOK_EVERY_S: Final = 0.25
 
 _REPLY_BYTES: Final = 1 << 20
 _PEERCRED: Final = struct.Struct("3i")
@@ -140,3 +150,62 @@ def _check_peer(control: socket.socket, directory: Path) -> None:
     owner = directory.lstat().st_uid
     if uid != owner:
         raise GridError(f"{directory} belongs to uid {owner}, but uid {uid} answers there: nothing was asked")
+
+
+def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, Any]:
+    """The master's status with the registry's counters, which are exact; the master's own are a few seconds old."""
+    from pwgrid.registry.blocking_reads import snapshot  # redis-py takes 0.2 s to import
+
+    found = ask(grid, "status", timeout_s=timeout_s)
+    try:
+        counters = snapshot(*redis_of(grid))  # not the URL in the status, which has no password
+    except RegistryUnavailable as error:
+        found["redis"]["error"] = str(error)
+    else:
+        take_counters(found, counters)
+    return found
+
+
+def take_counters(found: dict[str, Any], counters: RegistrySnapshot) -> None:
+    """Replaces the counters in a status by those of the registry."""
+    for worker in found["workers"]:
+        field = f"{worker['browserType']}:{worker['id']}"
+        worker["active"] = counters.active.get(field, worker["active"])
+        worker["lifetime"] = counters.lifetime.get(field, worker["lifetime"])
+
+
+def watch(grid: RunningGrid, pids: Iterable[int], timeout_s: float = REPLY_TIMEOUT_S) -> Iterator[dict[str, Any]]:
+    """Yields the status every `LOOK_EVERY_S` seconds, and as soon as one of these processes ends."""
+    for _ in processes_left(pids):
+        yield status(grid, timeout_s)
+
+
+def processes_left(pids: Iterable[int]) -> Iterator[int]:
+    """Yields how many of these processes still run, every `LOOK_EVERY_S` seconds and as soon as one ends; for ever."""
+    ends, left = select.poll(), 0
+    with contextlib.ExitStack() as stack:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                pidfd = os.pidfd_open(pid)
+                stack.callback(os.close, pidfd)
+                ends.register(pidfd, select.POLLIN)
+                left += 1
+        while True:
+            yield left
+            for pidfd, _ in ends.poll(LOOK_EVERY_S * 1000):
+                ends.unregister(pidfd)
+                left -= 1
+
+
+def latest_sessions(grid: RunningGrid, status: str | None, limit: int) -> list[dict[str, Any]]:
+    """The latest sessions, the newest first, as the API shows them. Raises RegistryUnavailable."""
+    from pwgrid.registry import blocking_reads
+
+    found = blocking_reads.latest_sessions(*redis_of(grid), status=status, limit=limit)
+    return [session.as_json() for session in found]
+
+
+def redis_of(grid: RunningGrid) -> tuple[str, str]:
+    """The registry's URL with its password, and the prefix of its keys."""
+    found = ask(grid, "redis")
+    return found["url"], found["prefix"]

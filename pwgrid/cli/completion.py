@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 from click.shell_completion import get_completion_class
@@ -15,52 +15,50 @@ from pwgrid.common.atomic_write import READABLE, rewrite, write_whole
 from pwgrid.common.directories import home
 from pwgrid.common.errors import GridError
 
-if TYPE_CHECKING:
-    from pwgrid.runtime.find_grids import RunningGrid
-
-SHELLS: Final = ("bash", "zsh", "fish")
+_SHELLS: Final = ("bash", "zsh", "fish")
 _MARK: Final = "# pwgrid completion"
 _ZSH_HEAD: Final = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }\n"
 
 
-def script(command: click.Command, shell: str) -> str:
-    """The completion script for this shell."""
-    found = get_completion_class(shell)
-    assert found is not None
-    text = found(command, {}, "pwgrid", "_PWGRID_COMPLETE").source()
-    # zsh expects a file that begins with #compdef to be in fpath; this one is not.
-    return _ZSH_HEAD + text.removeprefix("#compdef pwgrid\n") if shell == "zsh" else text
+@click.group()
+def completion() -> None:
+    """Completes commands, options, workers and sessions in bash, zsh and fish."""
 
 
-def named_or_own(shell: str | None) -> str:
+def _or_own(_context: click.Context, _parameter: click.Parameter, shell: str | None) -> str:
     """`shell`, or else the user's own. Raises GridError for an unknown one."""
     name = shell or Path(os.environ.get("SHELL", "")).name
-    if name not in SHELLS:
-        raise GridError(f"name the shell, one of {', '.join(SHELLS)}: $SHELL is {os.environ.get('SHELL') or 'not set'}")
+    if name not in _SHELLS:
+        raise GridError(
+            f"name the shell, one of {', '.join(_SHELLS)}: $SHELL is {os.environ.get('SHELL') or 'not set'}"
+        )
     return name
 
 
-def install(command: click.Command, shell: str) -> list[str]:
-    """Writes the script, and a line into the shell's start-up file where the shell needs it; may be repeated.
+_shell = click.argument("shell", required=False, type=click.Choice(_SHELLS), callback=_or_own)
 
-    Returns a line for each thing done. Raises GridError.
-    """
+
+@completion.command("install")
+@_shell
+def completion_install(shell: str) -> None:
+    """Installs completion for SHELL (default: your own shell); may be repeated."""
     file, startup = _places(shell)
-    done = []
+    done = [f"wrote {file}"]
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, script(command, shell).encode(), mode=READABLE)
-        done.append(f"wrote {file}")
+        write_whole(file, _script(shell).encode(), mode=READABLE)
         if startup is not None:
             _set_line(startup, f"[ -r {shlex.quote(str(file))} ] && . {shlex.quote(str(file))}  {_MARK}")
             done.append(f"{startup} reads it")
     except OSError as error:
         raise GridError(f"cannot write {error.filename}: {error.strerror}") from None
-    return [*done, f"open another {shell} to use it"]
+    click.echo("\n".join([*done, f"open another {shell} to use it"]))
 
 
-def uninstall(shell: str) -> list[str]:
-    """Removes exactly what `install` has written; returns a line for each thing done. Raises GridError."""
+@completion.command("uninstall")
+@_shell
+def completion_uninstall(shell: str) -> None:
+    """Removes what `pwgrid completion install` has written."""
     file, startup = _places(shell)
     done = []
     try:
@@ -74,7 +72,22 @@ def uninstall(shell: str) -> list[str]:
             done.append(f"{startup} reads it no more")
     except OSError as error:
         raise GridError(f"cannot change {error.filename}: {error.strerror}") from None
-    return done or ["there was nothing to remove"]
+    click.echo("\n".join(done) or "there was nothing to remove")
+
+
+@completion.command("show")
+@_shell
+def completion_show(shell: str) -> None:
+    """Prints the completion script for SHELL (default: your own shell)."""
+    click.echo(_script(shell))
+
+
+def _script(shell: str) -> str:
+    found = get_completion_class(shell)
+    assert found is not None
+    text = found(completion, {}, "pwgrid", "_PWGRID_COMPLETE").source()  # any command will do: it is not in the script
+    # zsh expects a file that begins with #compdef to be in fpath; this one is not.
+    return _ZSH_HEAD + text.removeprefix("#compdef pwgrid\n") if shell == "zsh" else text
 
 
 def _places(shell: str) -> tuple[Path, Path | None]:
@@ -99,32 +112,3 @@ def _set_line(file: Path, line: str | None) -> bool:
         return False
     rewrite(file, after.encode("utf-8", "surrogateescape"))
     return True
-
-
-# Completion of names that only a running grid knows
-
-
-def complete(what: str, context: click.Context, incomplete: str) -> list[str]:
-    """The names of this kind that begin so; none where no grid is found, since a shell that completes has no place for
-    a sentence."""
-    from pwgrid.cli.ask_grid import find_grid
-
-    try:
-        names = _names(what, find_grid(context.params.get("port"), context.params.get("runtime_dir")))
-    except GridError:
-        return []
-    return [name for name in names if name.startswith(incomplete)]
-
-
-def _names(what: str, grid: RunningGrid) -> list[str]:
-    """All names of this kind that the grid has now."""
-    from pwgrid.cli import grid_queries
-    from pwgrid.cli.ask_grid import ask
-
-    if what == "session":
-        return [session["id"] for session in grid_queries.sessions(grid, None, 100)]
-    status = ask(grid, "status")
-    if what == "worker":
-        return [worker["id"] for worker in status["workers"]]
-    pools = [pool["name"] for pool in status["pools"]]
-    return [f"{name}=" for name in pools] if what == "scale" else pools

@@ -1,17 +1,21 @@
 """Says in words which Redis a grid uses, and waits until an external one answers."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import shown
-from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import APPLICATION_REDIS, Settings
+
+if TYPE_CHECKING:
+    from pwgrid.settings.load import Loaded
 
 _REFUSED: Final = 2
 """How `open_redis` exits where the Redis refuses our login. It is not imported here, since it loads redis-py."""

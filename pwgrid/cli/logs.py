@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -17,11 +16,11 @@ import click
 import orjson
 import psutil
 
-from pwgrid.cli import grid_queries
-from pwgrid.cli.ask_grid import WithoutMasterError, find_grid
+from pwgrid.cli.ask_grid import WithoutMasterError, find_grid, redis_of
+from pwgrid.cli.options import GRID_OPTIONS, completing, with_json, with_options
 from pwgrid.cli.output import compact, printable
 from pwgrid.common.errors import GridError, RegistryUnavailable
-from pwgrid.runtime.find_grids import GridWithoutMaster
+from pwgrid.runtime.find_grids import GridWithoutMaster, RunningGrid
 
 _OWN_FILE: Final = "set LOG_FILE for a log that is always there"
 _UNIT: Final = re.compile(r"/([^/]+\.service)(?:/|$)", re.MULTILINE)
@@ -37,20 +36,41 @@ _MOST_BYTES: Final = 1 << 30
 LineFilter = Callable[[bytes], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The options of `pwgrid logs`. `lines` None: the last 100, or all that name the session or worker."""
+@click.command()
+@with_options(GRID_OPTIONS)
+@click.option(
+    "--session",
+    metavar="ID",
+    shell_complete=completing("session"),
+    help="Show this session: its record, and what is logged about it.",
+)
+@click.option("--worker", metavar="ID", shell_complete=completing("worker"), help="Only lines that name this worker.")
+@click.option("--follow", "-f", is_flag=True, help="Then print new lines as they come, until Ctrl-C.")
+@click.option(
+    *("--lines", "-n"),
+    type=click.IntRange(0),
+    help="How many of the last lines; not for a --session or --worker that is followed.  [default: 100; with --session "
+    "or --worker all]",
+)
+@with_json
+def logs(  # noqa: PLR0913 - click gives each option by its name
+    port: int | None,
+    runtime_dir: str | None,
+    session: str | None,
+    worker: str | None,
+    follow: bool,
+    lines: int | None,
+    as_json: bool,
+) -> None:
+    """Shows the log of a grid: from LOG_FILE, the journal, supervisord, or the file that its stderr goes to.
 
-    session: str | None
-    worker: str | None
-    lines: int | None
-    follow: bool
-    as_json: bool
-
-
-def run(port: int | None, runtime_dir: str | None, wanted: Request) -> int:
-    """Prints the wanted lines; returns the exit code. Raises GridError for no grid, several, no log, or nothing of that
-    id."""
+    With --session, lines about the session's worker while it had the session are shown as well. With --json each line
+    is one JSON object; where the grid itself does not log JSON, it has only the field `line`.
+    """
+    if follow and lines is not None and (session or worker):
+        raise click.UsageError(
+            "--lines does not go with --follow where a --session or --worker is named: leave one out"
+        )
     record, why_none = None, "there is no record of it (any more)"
     try:
         grid = find_grid(port, runtime_dir)
@@ -61,22 +81,32 @@ def run(port: int | None, runtime_dir: str | None, wanted: Request) -> int:
         pid = _writer_of(error.left[0])
     else:
         try:
-            record = grid_queries.session(grid, wanted.session) if wanted.session else None
+            record = _record(grid, session) if session else None
         except RegistryUnavailable as error:  # the log says why Redis is away, perhaps
             why_none = "its record cannot be read now"
             click.echo(f"pwgrid: without the record of the session: {printable(str(error))}", err=True)
     if record is not None:
-        click.echo(compact({"record": record}) if wanted.as_json else record_text(record) + "\n")
-    named = [each for each in (wanted.session, wanted.worker) if each]
+        click.echo(compact({"record": record}) if as_json else record_text(record) + "\n")
+    named = [each for each in (session, worker) if each]
     is_wanted = naming(*named) if record is None else story(record)
-    lines = DEFAULT_LINES if wanted.lines is None and not named else wanted.lines
+    if lines is None and not named:
+        lines = DEFAULT_LINES
     # The last lines that name something may be anywhere in the log.
-    command = command_for(pid, None if named else lines, follow=wanted.follow)
-    shown = show(command, is_wanted, None if wanted.follow else lines, as_json=wanted.as_json)
-    if named and not shown.lines and record is None and wanted.lines != 0:
-        name = f"session {wanted.session}" if wanted.session else f"worker {wanted.worker}"
+    command = command_for(pid, None if named else lines, follow=follow)
+    exit_code, shown = show(command, is_wanted, None if follow else lines, as_json=as_json)
+    if named and not shown and record is None and lines != 0:
+        name = f"session {session}" if session else f"worker {worker}"
         raise GridError(f"the log says nothing of {name}, and {why_none}")
-    return shown.exit_code
+    sys.exit(exit_code)
+
+
+def _record(grid: RunningGrid, session_id: str) -> dict[str, Any] | None:
+    """A session, as the API shows it; None if there is none (any more). Raises RegistryUnavailable."""
+    from pwgrid.registry.blocking_reads import session
+
+    url, prefix = redis_of(grid)
+    found = session(url, session_id, prefix)
+    return None if found is None else found.as_json()
 
 
 def _writer_of(grid: GridWithoutMaster) -> int:
@@ -85,14 +115,6 @@ def _writer_of(grid: GridWithoutMaster) -> int:
         if child.kind != "redis":  # whose stderr is a file of its own
             return child.pid
     raise GridError(f"the grid on port {grid.port} has no master, proxy or worker any more: none has its log open")
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """The exit code of the command that gave the log, and how many of its lines were printed."""
-
-    exit_code: int
-    lines: int
 
 
 def command_for(pid: int, lines: int | None, *, follow: bool) -> list[str]:
@@ -128,8 +150,11 @@ def _command_for(pid: int, lines: int | None, *, follow: bool) -> list[str]:
     return ["tail", "--lines", shown, *(["--follow=name"] if follow else []), target]
 
 
-def show(command: Sequence[str], is_wanted: LineFilter, last: int | None = None, *, as_json: bool = False) -> Shown:
+def show(
+    command: Sequence[str], is_wanted: LineFilter, last: int | None = None, *, as_json: bool = False
+) -> tuple[int, int]:
     """Runs `command` and prints the lines of its output that `is_wanted` accepts, of these the `last` ones (None: all).
+    Returns its exit code, and how many lines were printed.
 
     On a terminal, characters that could steer it are escaped; elsewhere lines are left as they are. Raises GridError
     where it does not run.
@@ -151,7 +176,7 @@ def show(command: Sequence[str], is_wanted: LineFilter, last: int | None = None,
         except BaseException:
             source.terminate()
             raise
-    return Shown(source.returncode, count)
+    return source.returncode, count
 
 
 def _of_supervisorctl(output: Iterable[bytes]) -> Iterator[bytes]:

@@ -1,19 +1,73 @@
-"""The command `pwgrid`: registers its subcommands, and turns their errors into a line and an exit code."""
+"""The command `pwgrid`: names its subcommands, and turns their errors into a line and an exit code."""
 
 import errno
 import os
 import sys
+from importlib import import_module
 from typing import Any, Final
 
 import click
 
 from pwgrid import __version__
 from pwgrid.cli import exit_codes
-from pwgrid.cli.commands import change_grid, config, help, show_grid, start_and_setup, token
-from pwgrid.cli.commands.install import install, uninstall
 from pwgrid.common.errors import GridError
 
+COMMANDS: Final = {
+    "calibrate": "Measures how many sessions with your own page or script this host carries, and proposes settings.",
+    "completion": "Completes commands, options, workers and sessions in bash, zsh and fish.",
+    "config": "Checks and shows the configuration.",
+    "doctor": "Checks everything that a grid needs of this host, launches each browser once, and says what to do.",
+    "drain": "Drains WORKER, a pool or all workers.",
+    "help": "Shows the help of a command, or a page of the documentation; without TOPIC, lists both.",
+    "install": "Installs the grid as a service that starts with the host.",
+    "logs": "Shows the log of a grid: from LOG_FILE, the journal, supervisord, or the file that its stderr goes to.",
+    "redis-cli": "Runs redis-cli on the grid's Redis.",
+    "reload": "Makes a running grid read its configuration file again.",
+    "restart": "Replaces the proxy and every worker of a running grid; drops no session and refuses no client.",
+    "run": "Runs COMMAND with a private grid of its own.",
+    "scale": "Changes the number of workers of pools until the grid ends, or its service is restarted.",
+    "serve": "Runs the grid in the foreground until SIGTERM or Ctrl-C.",
+    "sessions": "Shows the latest sessions, with the reason of each end; with --follow the newest last.",
+    "setup": "Finds or installs the browser of each pool that wants a worker, and launches it once.",
+    "status": "Shows the pools and workers, sessions and memory of a grid.",
+    "stop": "Ends a grid: no new sessions, live ones go on until DRAIN_TIMEOUT.",
+    "token": "Makes, lists and revokes the tokens of clients and operators.",
+    "top": "Shows a grid's pools, workers, sessions and events on the whole screen, renewed every S seconds.",
+    "uninstall": "Ends the grid and removes exactly what `pwgrid install` has made.",
+    "upgrade": "Moves a running grid to the code, the browsers and the settings that are installed now.",
+    "version": "Shows the versions of pwgrid, Playwright and Python, and of your grids that run here.",
+}
+"""The commands with the first sentence of the help of each."""
+
+_MODULES: Final = {
+    "calibrate": "setup_doctor_calibrate",
+    "doctor": "setup_doctor_calibrate",
+    "setup": "setup_doctor_calibrate",
+    "install": "install.install_and_uninstall",
+    "uninstall": "install.install_and_uninstall",
+    "reload": "reload_scale_upgrade",
+    "restart": "reload_scale_upgrade",
+    "scale": "reload_scale_upgrade",
+    "upgrade": "reload_scale_upgrade",
+    "top": "top.app",
+}
+"""The modules of the commands that are in none of their own name."""
+
 _NO_ROOM: Final = {errno.ENOSPC: "no space left on the device", errno.EDQUOT: "the disk quota is used up"}
+
+
+class Unloaded(click.Command):
+    """Stands for a command whose module is imported only when it is called: no other command waits for that."""
+
+    def load(self) -> click.Command:
+        """The command itself."""
+        name = str(self.name).replace("-", "_")
+        module = import_module(f"pwgrid.cli.{_MODULES.get(name, name)}")
+        command: click.Command = getattr(module, name)
+        return command
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        return self.load().make_context(*args, **extra)
 
 
 class _Commands(click.Group):
@@ -73,24 +127,5 @@ def main() -> None:
     """A grid of real Playwright browsers on this host, behind one endpoint."""
 
 
-for command in (
-    *(
-        start_and_setup.serve,
-        start_and_setup.run,
-        start_and_setup.setup,
-        start_and_setup.doctor,
-        start_and_setup.calibrate,
-    ),
-    *(show_grid.status, show_grid.top, show_grid.sessions, show_grid.logs, show_grid.version, show_grid.redis_cli),
-    *(
-        change_grid.drain,
-        change_grid.reload,
-        change_grid.scale,
-        change_grid.upgrade,
-        change_grid.restart,
-        change_grid.stop,
-    ),
-    *(config.config, token.token, help.completion_group, help.help_command),
-    *(install, uninstall),
-):
-    main.add_command(command)
+for name, summary in COMMANDS.items():
+    main.add_command(Unloaded(name, help=summary))

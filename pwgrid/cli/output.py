@@ -1,16 +1,20 @@
-"""Makes text safe to print: what a client, a browser or a grid has said must not steer the terminal."""
+"""Makes text, JSON and tables safe to print: what a client, a browser or a grid says must not steer the terminal."""
 
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_UNBOUNDED: Final = 10_000
+_NARROW: Final = 80
+_MAY_WRAP: Final = ("BEGAN", "CLIENT", "REASON", "RUN", "TOKEN", "LABELS", "")
 
 
 def printable(text: str) -> str:
@@ -36,6 +40,25 @@ def as_json(found: Any) -> str:
 def compact(found: Any) -> str:
     """The same in one line."""
     return _escaped(orjson.dumps(found).decode(), json.dumps)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Rows under a head: as wide as the terminal, elsewhere as wide as they need."""
+    from rich.console import Console  # the master and its children, which print as well, never load it
+    from rich.table import Table
+
+    console = Console(markup=False, emoji=False, highlight=False)
+    if not sys.stdout.isatty():  # rich takes a pipe for a terminal, too, where FORCE_COLOR is set
+        console.width = _UNBOUNDED
+    gap = 1 if console.width <= _NARROW else 2
+    drawn = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    for name in head:
+        drawn.add_column(name, no_wrap=name not in _MAY_WRAP, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(one_line(str(each)) for each in row))
+    with console.capture() as captured:
+        console.print(drawn)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 def is_live(console: "Console") -> bool:

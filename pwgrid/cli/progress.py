@@ -1,18 +1,20 @@
 """Shows the progress of a command: live lines on a terminal, elsewhere a line for each change."""
 
+from __future__ import annotations
+
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import click
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Column
 
 from pwgrid.cli import exit_codes
 from pwgrid.cli.output import is_live, printable
-from pwgrid.setup.packages import Steps
+
+if TYPE_CHECKING:  # it takes 40 ms to import, which no --help and no pipe waits for
+    from rich.console import Console
+    from rich.progress import TaskID
 
 
 class Display:
@@ -47,6 +49,9 @@ class LiveDisplay(Display):
     """One line on the terminal for each name, drawn anew in place; gone at the end."""
 
     def __init__(self, console: Console) -> None:
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.table import Column
+
         super().__init__()
         one_line = Column(no_wrap=True, overflow="ellipsis")
         text = TextColumn("{task.description}", markup=False, table_column=one_line)
@@ -76,6 +81,8 @@ class LiveDisplay(Display):
 
 def display() -> Display:
     """A live display on a terminal, else plain lines."""
+    from rich.console import Console
+
     console = Console()
     return LiveDisplay(console) if is_live(console) else Display()
 
@@ -96,22 +103,3 @@ def watching(what: str, *, is_silent: bool = False) -> Iterator[Display]:
     except KeyboardInterrupt:
         click.echo(f"{what} goes on; see pwgrid status", err=is_silent)
         sys.exit(exit_codes.INTERRUPTED)
-
-
-class LiveSteps(Steps):
-    """The steps of set-up as lines that stay; the output of an installer is one live line until it ends."""
-
-    def __init__(self, shown: LiveDisplay) -> None:
-        super().__init__(shown.line)
-        self._display = shown
-
-    def output(self, line: str) -> None:
-        self._display.show("installer", line.strip())
-
-    def ended(self) -> None:
-        self._display.end("installer")
-
-
-def steps(shown: Display) -> Steps:
-    """The steps of set-up on this display."""
-    return LiveSteps(shown) if isinstance(shown, LiveDisplay) else Steps(shown.line)

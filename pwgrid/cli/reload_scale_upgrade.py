@@ -1,20 +1,37 @@
-"""Reads and tells what `reload` and `scale` are about, and has the master of a running grid change its version."""
+"""`pwgrid reload`, `scale`, `upgrade` and `restart`: what changes a running grid, and how far it is."""
 
 from collections.abc import Sequence
 from typing import Any, Final
 
 import click
 
-from pwgrid.cli.ask_grid import CHECK_TIMEOUT_S, ask
-from pwgrid.cli.grid_queries import watch
-from pwgrid.cli.progress import Display
-from pwgrid.common.errors import GridError
+from pwgrid.cli import exit_codes
+from pwgrid.cli.ask_grid import CHECK_TIMEOUT_S, ask, find_grid, watch
+from pwgrid.cli.options import GRID_OPTIONS, completing, say, with_json, with_options
+from pwgrid.cli.progress import Display, watching
+from pwgrid.common.errors import GridError, Refused
 from pwgrid.common.wording import counted
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN
 from pwgrid.runtime.find_grids import RunningGrid
 
 UPGRADE: Final = "upgrade"
 """The reason in the status of a worker that the master recycles because its version is another."""
+
+
+@click.command()
+@with_options(GRID_OPTIONS)
+@with_json
+def reload(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
+    """Makes a running grid read its configuration file again.
+
+    Flags and environment stay those of its start. If the new configuration has faults, the command prints all of them
+    and exits 2, and nothing changes.
+    """
+    try:
+        done = ask(find_grid(port, runtime_dir), "reload", timeout_s=CHECK_TIMEOUT_S)
+    except Refused as refused:
+        raise GridError(refused.sentence, exit_codes.REFUSED) from None
+    say(done, reload_text(done), as_json)
 
 
 def reload_text(done: dict[str, Any]) -> str:
@@ -32,6 +49,23 @@ def reload_text(done: dict[str, Any]) -> str:
     return "; ".join(what)
 
 
+@click.command()
+@with_options(GRID_OPTIONS)
+@click.argument("pools", nargs=-1, required=True, metavar="POOL=N...", shell_complete=completing("scale"))
+@with_json
+def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...], as_json: bool) -> None:
+    """Changes the number of workers of pools until the grid ends, or its service is restarted.
+
+    `pwgrid upgrade` and `pwgrid restart` keep it; so does a reload, unless the number in the file has changed.
+
+    \b
+    pwgrid scale chromium=4 firefox=1
+    """
+    figures = read_scale(pools)
+    wanted = ask(find_grid(port, runtime_dir), "scale", figures)["wanted"]
+    say({"wanted": wanted}, ", ".join(f"{name} {workers}" for name, workers in wanted.items()), as_json)
+
+
 def read_scale(pools: Sequence[str]) -> dict[str, int]:
     """Reads arguments like `chromium=4`. Raises UsageError for any other."""
     figures = {}
@@ -43,46 +77,79 @@ def read_scale(pools: Sequence[str]) -> dict[str, int]:
     return figures
 
 
-class UpgradeRequest:
-    """The master executes the code that is installed now, which replaces the proxy and then each worker."""
+@click.command()
+@with_options(GRID_OPTIONS)
+@click.option("--force", is_flag=True, help="Replace everything, even if nothing is new.")
+@click.option("--no-wait", is_flag=True, help="Return as soon as the new code has loaded.")
+@with_json
+def upgrade(port: int | None, runtime_dir: str | None, **options: bool) -> None:
+    """Moves a running grid to the code, the browsers and the settings that are installed now.
 
-    def __init__(self, grid: RunningGrid, *, force: bool) -> None:
-        """Asks the master for it; without `force` it changes nothing that is new already. Raises Refused when the new
-        code does not load."""
-        self._grid = grid
-        # Not grid_queries.status, which imports more of the new code: that may be broken.
-        self._before = ask(grid, "status")
-        self._old = {worker["id"] for worker in self._before["workers"] if worker["status"] in BEFORE_A_DRAIN}
-        answer = ask(grid, "upgrade", {"force": force}, timeout_s=CHECK_TIMEOUT_S)
-        self.is_needed = not answer.get("unchanged")
+    Does nothing if the grid runs with these already. Replaces the proxy first, then one worker after the other, and
+    shows the progress. Live sessions go on in the old workers until RECYCLE_DRAIN_TIMEOUT; the command does not wait
+    for them. Ctrl-C ends only the waiting.
+    """
+    _replace_everything(port, runtime_dir, **options)
 
-    def wait(self, shown: Display) -> str:
-        """Shows the progress until the proxy and all serving workers are replaced; returns a sentence about it.
 
-        Does not wait for sessions in old workers, which may go on for much longer. Raises GridError when it fails.
-        """
-        proxy = self._before["proxy"]["pid"]
-        pids = [proxy, *(worker["pid"] for worker in self._before["workers"])]
-        # The new code has to load before the master answers.
-        for found in watch(self._grid, filter(None, pids), CHECK_TIMEOUT_S):
-            serving = [worker for worker in found["workers"] if worker["status"] in BEFORE_A_DRAIN]
-            self._old |= {worker["id"] for worker in serving if worker["reason"] == UPGRADE}
-            old = [worker for worker in found["workers"] if worker["id"] in self._old]
-            left = [worker for worker in serving if worker["id"] in self._old]
-            if found["proxy"]["beingReplaced"]:
-                shown.show("upgrade", "replacing the proxy")
-            elif not left:
-                break
-            elif any(worker["reason"] for worker in left):
-                shown.show("upgrade", workers_left(len(self._old), len(left), old, found["pools"]))
-            else:
-                raise GridError("the master could not execute the new code, and its log says why")
-        shown.end("upgrade")
-        if found["proxy"]["pid"] == proxy:
-            raise GridError("all workers are replaced, but the proxy is not, and the grid's log says why")
-        workers = counted(len(self._old), "worker")
-        done = f"the master, the proxy and {workers} run the new code (version {found['version']})"
-        return "; ".join([done, *_lingering(old)])
+@click.command()
+@with_options(GRID_OPTIONS)
+@click.option("--no-wait", is_flag=True, help="Return as soon as it has begun.")
+@with_json
+def restart(port: int | None, runtime_dir: str | None, **options: bool) -> None:
+    """Replaces the proxy and every worker of a running grid; drops no session and refuses no client.
+
+    The master executes itself anew and reads the configuration file again; everything else is as with `pwgrid upgrade`.
+    """
+    _replace_everything(port, runtime_dir, force=True, **options)
+
+
+def _replace_everything(
+    port: int | None, runtime_dir: str | None, *, force: bool, no_wait: bool, as_json: bool
+) -> None:
+    """Without `force` nothing is replaced that is new already. Raises Refused when the new code does not load."""
+    grid = find_grid(port, runtime_dir)
+    before = ask(grid, "status")  # not `status`, which imports more of the new code: that may be broken
+    is_needed = not ask(grid, "upgrade", {"force": force}, timeout_s=CHECK_TIMEOUT_S).get("unchanged")
+    if not is_needed:
+        done = "nothing to do: the grid runs with the code, browsers and settings that are here now (see --force)"
+    elif no_wait:
+        done = "the new code has loaded; the grid replaces its parts one after the other"
+    else:
+        with watching("the version change", is_silent=as_json) as shown:
+            done = wait_for_replacements(grid, before, shown)
+    say({"changed": is_needed, "through": not (is_needed and no_wait), "message": done}, done, as_json)
+
+
+def wait_for_replacements(grid: RunningGrid, before: dict[str, Any], shown: Display) -> str:
+    """Shows the progress until the proxy and all serving workers of the status `before` are replaced; returns a
+    sentence about it.
+
+    Does not wait for sessions in old workers, which may go on for much longer. Raises GridError when it fails.
+    """
+    old_ids = {worker["id"] for worker in before["workers"] if worker["status"] in BEFORE_A_DRAIN}
+    proxy = before["proxy"]["pid"]
+    pids = [proxy, *(worker["pid"] for worker in before["workers"])]
+    # The new code has to load before the master answers.
+    for found in watch(grid, filter(None, pids), CHECK_TIMEOUT_S):
+        serving = [worker for worker in found["workers"] if worker["status"] in BEFORE_A_DRAIN]
+        old_ids |= {worker["id"] for worker in serving if worker["reason"] == UPGRADE}
+        old = [worker for worker in found["workers"] if worker["id"] in old_ids]
+        left = [worker for worker in serving if worker["id"] in old_ids]
+        if found["proxy"]["beingReplaced"]:
+            shown.show("upgrade", "replacing the proxy")
+        elif not left:
+            break
+        elif any(worker["reason"] for worker in left):
+            shown.show("upgrade", workers_left(len(old_ids), len(left), old, found["pools"]))
+        else:
+            raise GridError("the master could not execute the new code, and its log says why")
+    shown.end("upgrade")
+    if found["proxy"]["pid"] == proxy:
+        raise GridError("all workers are replaced, but the proxy is not, and the grid's log says why")
+    workers = counted(len(old_ids), "worker")
+    done = f"the master, the proxy and {workers} run the new code (version {found['version']})"
+    return "; ".join([done, *_lingering(old)])
 
 
 def workers_left(total: int, left: int, old: Sequence[dict[str, Any]], pools: Sequence[dict[str, Any]]) -> str:

@@ -1,24 +1,44 @@
 """`pwgrid run`: starts a private grid, runs one command beside it, forwards signals to it, and ends the grid."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+import click
+import orjson
 from pydantic import TypeAdapter
 
 from pwgrid.cli import exit_codes
+from pwgrid.cli.ask_grid import ask
+from pwgrid.cli.external_redis import without_application_redis
+from pwgrid.cli.options import OWN_REDIS, Configured, as_arguments
 from pwgrid.cli.run_command_guard import MARK_VARIABLE
-from pwgrid.cli.run_summary import closing_line
 from pwgrid.common.errors import GridError
+from pwgrid.master.memory_readings import (
+    BROWSER_MIB,
+    CGROUPS,
+    MEMBERSHIP,
+    SESSION_MIB,
+    available_mib,
+    own_cgroups,
+    text_of,
+)
 from pwgrid.runtime.find_grids import RunningGrid
+from pwgrid.settings.model import DEFAULT, SETTINGS
+
+if TYPE_CHECKING:
+    from pwgrid.settings.load import Loaded
 
 GRACE_S: Final = 2.0
 """Time for sessions that a finished command has left open; after it a second SIGTERM cuts them."""
@@ -31,6 +51,89 @@ _FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUS
 # -P: modules in the current directory must not be imported in place of ours.
 PROGRAM: Sequence[str] = (sys.executable, "-P", "-m", "pwgrid")
 _GUARD: Final = (sys.executable, "-P", "-m", "pwgrid.cli.run_command_guard")
+
+FIGURES_TIMEOUT_S: Final = 5.0
+
+QUEUE_TIMEOUT_S: Final = 600.0
+"""A test worker keeps its slot until it has run all its tests; a client that waits for the slot waits as long."""
+
+NEVER: Final = 1_000_000_000
+"""Sessions until a worker is recycled: a recycle in the middle of a run would cut its longest tests."""
+
+SAMPLE_S: Final = 1.0
+"""Seconds between samples of memory: short enough for the peak of a command that runs for seconds."""
+
+SLOTS_PER_CORE: Final = 4
+"""A test waits for its pages most of the time: with fewer slots cores idle, with more, tests run into timeouts."""
+
+
+@click.command(
+    cls=Configured,
+    defaults={
+        "port": "a free one",
+        "max_concurrent_sessions": "from cores and memory",
+        "worker_select_timeout": "600",
+        "log_level": "warning",
+    },
+    context_settings={"allow_interspersed_args": False},  # all that comes after COMMAND is for COMMAND
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(config_file: Path | None, command: tuple[str, ...], **flags: Any) -> None:
+    """Runs COMMAND with a private grid of its own.
+
+    COMMAND finds the grid's address in PW_TEST_CONNECT_WS_ENDPOINT and PWGRID_WS_ENDPOINT. Playwright Test uses it by
+    itself, and so does pytest-playwright where pwgrid is installed beside it (pwgrid help ci has a fixture for
+    elsewhere). The exit code is that of COMMAND, and the grid ends after it.
+
+    The grid has a Redis of its own, recycles no worker after a number of sessions, and lets clients wait for a slot for
+    ten minutes. If a browser cannot be started, COMMAND is not run.
+
+    \b
+    pwgrid run --chromium 2 -- npx playwright test
+    """
+    from pwgrid.settings.load import load
+
+    flags["port"] = flags["port"] or 0
+    environment = without_application_redis()
+    loaded = load(config_file, environment, flags | OWN_REDIS, private=True)  # complains here, not in the child
+    environment |= as_environment(private_settings(loaded))
+    sys.exit(run_command(as_arguments({**flags, "config_file": config_file}), command, environment))
+
+
+def private_settings(loaded: Loaded) -> dict[str, object]:
+    """Values by name, for those settings of a private grid that neither file nor environment nor flag has set."""
+    settings = loaded.settings
+    free_mib = available_mib() - settings.min_host_available_mib
+    slots = slots_of_worker(sum(settings.workers_wanted().values()), usable_cores(), free_mib)
+    values: dict[str, object] = {
+        "log_level": "warning",  # a CI log is about the command
+        "memory_check_interval": SAMPLE_S,
+        "max_concurrent_sessions": slots,
+        "max_lifetime_sessions": NEVER,
+        "worker_select_timeout": QUEUE_TIMEOUT_S,
+    }
+    return {name: value for name, value in values.items() if loaded.sources[name] == DEFAULT}
+
+
+def slots_of_worker(workers: int, cores: float, free_mib: int) -> int:
+    """The slots of each worker for which cores and memory (`free_mib`) suffice when all are taken; at least 1."""
+    by_memory = (free_mib - workers * BROWSER_MIB) // SESSION_MIB
+    return max(1, int(min(cores * SLOTS_PER_CORE, by_memory) // workers))
+
+
+def usable_cores(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float:
+    """The number of cores that this process may use: those it may run on, or less where its cgroup (v2) allows less."""
+    shares = [float(len(os.sched_getaffinity(0)))]
+    for group in own_cgroups(cgroups, membership):
+        quota, _, period = text_of(group / "cpu.max").partition(" ")
+        if quota.isdigit() and period.isdigit():
+            shares.append(int(quota) / int(period))
+    return min(shares)
+
+
+def as_environment(values: dict[str, object]) -> dict[str, str]:
+    """The values as environment variables of the grid, by the names that beat all others of the same settings."""
+    return {SETTINGS[name].environments[0]: str(value) for name, value in values.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +253,7 @@ def run_command(serve_arguments: Sequence[str], command: Sequence[str], environm
                 return grid.process.wait() or 1
             child = _start(command, ready, mark)
             code = child.wait()
-        closing = closing_line(ready.grid(), ready.http, ready.token)
+        closing = closing_line(ready)
         return code if code >= 0 else 128 - code
     except _Interrupted as interrupted:
         return 128 + interrupted.signum
@@ -163,7 +266,7 @@ def run_command(serve_arguments: Sequence[str], command: Sequence[str], environm
             sys.stderr.write(f"pwgrid: {closing}\n" * bool(closing))
 
 
-def _start(command: Sequence[str], ready: ReadyReport, mark: str) -> "subprocess.Popen[bytes]":
+def _start(command: Sequence[str], ready: ReadyReport, mark: str) -> subprocess.Popen[bytes]:
     """Starts the command with the grid's address and the guard's mark in its environment. Raises GridError."""
     if ready.reason is not None:
         raise GridError(f"{command[0]} was not run: {ready.reason}")
@@ -181,3 +284,38 @@ def _is_in_foreground() -> bool:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     except OSError:  # no terminal
         return False
+
+
+def closing_line(ready: ReadyReport) -> str:
+    """One line with the figures of a grid that is about to end, or why there are none."""
+    try:
+        memory = ask(ready.grid(), "status")["host"]["peakMib"]
+        return closing_text(_status(ready), memory)
+    except (OSError, GridError) as error:
+        return f"no figures of the sessions: {error}"
+
+
+def closing_text(status: dict[str, Any], peak_mib: int) -> str:
+    """The line, from the answer of /v1/status and the peak memory of all workers and browsers together."""
+    outcomes, clients = status["outcomes"], status["clients"]
+    cut = outcomes.get("failed", 0) + outcomes.get("ended", 0)
+    sessions = outcomes.get("completed", 0) + cut + status["activeConnections"]
+    figures = [
+        f"{sessions} session{'s' * (sessions != 1)}",
+        f"longest wait for a slot {clients['longestWaitS']:.1f} s",
+        f"{clients['refused']} refused",
+        f"{cut} cut",
+        f"peak memory {peak_mib} MiB",
+    ]
+    line = ", ".join(figures)
+    has_come = sessions or clients["refused"]
+    return line if has_come else f"{line}; nothing has connected to $PWGRID_WS_ENDPOINT, see pwgrid help ci"
+
+
+def _status(ready: ReadyReport) -> dict[str, Any]:
+    request = urllib.request.Request(f"{ready.http}/v1/status", headers={"Authorization": f"Bearer {ready.token}"})
+    # No proxy of the environment: the grid is on this host.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=FIGURES_TIMEOUT_S) as response:
+        status: dict[str, Any] = orjson.loads(response.read())
+    return status

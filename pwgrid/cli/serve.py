@@ -1,215 +1,46 @@
-"""`pwgrid serve`: puts the parts together and becomes the master. The only module that imports every role."""
+"""`pwgrid serve`: the options and the first steps of a process that becomes a grid's master (start_master.py)."""
 
 import contextlib
-import logging as std_logging
+import gc
 import os
-import socket
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import partial
+from pathlib import Path
+from typing import Any, cast
 
-import structlog
+import click
 
-from pwgrid import __version__
-from pwgrid.cli import exit_codes
-from pwgrid.cli.announce_ready import StartMessages, say
-from pwgrid.cli.code_fingerprint import RunningCode
-from pwgrid.cli.external_redis import wait_for, which_redis
-from pwgrid.cli.welcome import is_by_hand
-from pwgrid.common import log as logging
-from pwgrid.common.errors import BrowserMissing, GridError
-from pwgrid.master.adoption import find_leftovers, registry_of
-from pwgrid.master.config import MasterConfig
-from pwgrid.master.listener import inherited_listeners, open_listener
-from pwgrid.master.main import Master
-from pwgrid.master.start_new_version import KeptOpen, kept_open
-from pwgrid.proxy.main import run_proxy
-from pwgrid.registry import embedded_redis
-from pwgrid.runtime import descriptor_limit
-from pwgrid.runtime.child_arguments import WorkerArguments
-from pwgrid.runtime.directory import RuntimeDir
-from pwgrid.settings.load import Loaded
-from pwgrid.settings.model import Settings
-from pwgrid.settings.pools import PoolSettings
-from pwgrid.settings.show_with_sources import described
-from pwgrid.worker.browser.find import FoundBrowser, find_for_pool
-from pwgrid.worker.main import run_worker
-
-log = structlog.get_logger()
+from pwgrid.cli.options import OWN_REDIS, Configured
 
 
-@contextlib.contextmanager
-def errors_as_json() -> Iterator[None]:
-    """Logs an error that ends the grid in this block: with LOG_FORMAT=json, stderr must have nothing but JSON lines."""
-    logging.configure("info", "json", "master")
-    std_logging.captureWarnings(True)
-    try:
-        yield
-    except GridError as error:
-        log.critical("grid_not_started", reason=error.sentence)
-        sys.exit(error.exit_code)
-    except Exception as error:
-        log.critical("grid_crashed", error=repr(error), exc_info=True)
-        sys.exit(exit_codes.FAILED)  # as Python itself does
+@click.command(cls=Configured)
+@click.option("--ready-fd", type=int, hidden=True, help="Write one JSON line here when the grid is ready.")
+@click.option("--lifeline-fd", type=int, hidden=True, help="Stop when the other end of this descriptor closes.")
+@click.option("--private", is_flag=True, hidden=True, help="Use a Redis of its own, and no tokens of `pwgrid token`.")
+@click.option("--check-only", is_flag=True, hidden=True, help="Load the code and the configuration, start nothing.")
+def serve(
+    config_file: Path | None,
+    ready_fd: int | None,
+    lifeline_fd: int | None,
+    private: bool,
+    check_only: bool,
+    **flags: Any,
+) -> None:
+    """Runs the grid in the foreground until SIGTERM or Ctrl-C."""
+    gc.disable()  # until the code is loaded (Master.run), which takes an eighth less time so
+    _leave_out_what_no_process_uses()
+    from pwgrid.cli.start_master import errors_as_json, start_master
+    from pwgrid.settings.load import load, log_format_of
+
+    flags |= OWN_REDIS if private else {}
+    with errors_as_json() if log_format_of(os.environ, flags) == "json" else contextlib.nullcontext():
+        loaded = load(config_file, os.environ, flags, private=private)
+        sys.exit(start_master(loaded, ready_fd=ready_fd, lifeline_fd=lifeline_fd, check_only=check_only))
 
 
-def serve(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | None, check_only: bool) -> int:
-    """Runs the grid until it is told to stop; returns the exit code. Raises GridError for what the user can mend.
-
-    The lock is taken before the port is opened: the proxy of an earlier master may have the port, and is adopted.
-    """
-    settings = loaded.settings
-    logging.configure(settings.log_level, settings.log_format, "master")
-    _warn(loaded)
-    _raise_open_files(settings)
-    kept = kept_open()
-    if kept is not None:
-        ready_fd = None
-    browsers = _browsers(settings)
-    if check_only:
-        if not settings.redis_url:
-            embedded_redis.find_redis_server()  # else the new code would find out when the old one has gone
-        say("the code and the configuration load")
-        return 0
-    runs = RunningCode(_executables(browsers.values()))
-    with contextlib.ExitStack() as held:
-        listeners = _inherited(loaded, kept, held)
-        if settings.port == 0 and not listeners:
-            listeners = _open(settings, held)
-        if listeners:
-            port = kept.port if kept else _port_of(listeners, settings)
-            settings = settings.model_copy(update={"port": port})
-        runtime = RuntimeDir.create(settings.runtime_dir, settings.port)
-        redis_url = settings.redis_url.get_secret_value() or embedded_redis.url_of(runtime.directory / "redis")
-        held.enter_context(runtime.locked(settings.base_url(), kept.lock if kept else None))
-        leftovers = find_leftovers(registry_of(redis_url, settings), kept, runtime.directory)
-        runtime.remove_all_but([*leftovers.paths(), *([runtime.control_path.name] if kept else [])])
-        which = which_redis(loaded)
-        messages = StartMessages(settings, runtime, ready_fd, None if kept else which, loaded.tokens_file)
-        if not kept and not leftovers.paths() and settings.redis_url:
-            messages.progress(f"redis: {which}")
-            # A service goes on, not ready, until its Redis has started; a person has probably named a wrong one.
-            if ready_fd is None and is_by_hand():
-                wait_for(settings, which, messages.progress)
-        if not listeners and leftovers.proxy is None:
-            listeners = _open(settings, held)
-        config = MasterConfig(
-            settings=settings,
-            redis_url=redis_url,
-            redis=None if settings.redis_url else embedded_redis.prepare(runtime.directory / "redis"),
-            runtime=runtime,
-            listeners=listeners,
-            open_listeners=partial(_open, settings, held),
-            run_worker=partial(_worker_role, browsers),
-            run_proxy=run_proxy,
-            version=__version__,
-            code=runs.code,
-            endpoint=settings.base_url(),
-            tokens_file=loaded.tokens_file,
-            lifeline_fd=lifeline_fd,
-            on_progress=messages.progress,
-            on_ready=messages.ready,
-            on_not_ready=messages.not_ready,
-            on_stopping=messages.stopping,
-            count_down=messages.count_down,
-            leftovers=leftovers,
-            kept_open=kept,
-            prepare_pool=partial(_prepare_pool, browsers),
-            reload=partial(_reload, loaded, settings.port, browsers, runs, sources := dict(loaded.sources)),
-            describe_settings=lambda settings: described(settings, sources),
-            is_up_to_date=partial(_is_up_to_date, runs),
-            check_argv=[sys.executable, *sys.orig_argv[1:], "--check-only"],
-            exec_argv=[sys.executable, *sys.orig_argv[1:]],
-        )
-        if settings.log_file:
-            logging.append_to(settings.log_file)
-            logging.configure(settings.log_level, settings.log_format, "master")
-        return Master(config).run()
-
-
-def _open(settings: Settings, held: contextlib.ExitStack) -> tuple[socket.socket, ...]:
-    return (held.enter_context(open_listener(settings.host, settings.port, runtime_dir=settings.runtime_dir)),)
-
-
-def _inherited(loaded: Loaded, kept: KeptOpen | None, held: contextlib.ExitStack) -> tuple[socket.socket, ...]:
-    """The listening sockets that came with us: over our own exec, from systemd, or from supervisord."""
-    if kept:
-        found = [socket.socket(fileno=fd) for fd in kept.listeners]
-    else:
-        has_tokens = loaded.tokens_file is not None and os.path.exists(loaded.tokens_file)
-        found = inherited_listeners(loaded.settings, has_tokens=has_tokens)
-    for listener in found:
-        held.enter_context(listener)
-    return tuple(found)
-
-
-def _raise_open_files(settings: Settings) -> None:
-    limit, wanted = descriptor_limit.raise_limit(), descriptor_limit.wanted(settings)
-    if limit < wanted:
-        log.warning("few_open_files", limit=limit, wanted=wanted, about=descriptor_limit.RAISE_IT)
-
-
-def _warn(loaded: Loaded) -> None:
-    for warning in (*loaded.warnings, *loaded.strays):
-        log.warning("settings_warning", about=str(warning))
-
-
-def _port_of(listeners: tuple[socket.socket, ...], settings: Settings) -> int:
-    address = listeners[0].getsockname()
-    return int(address[1]) if isinstance(address, tuple) else settings.port
-
-
-def _reload(
-    loaded: Loaded,
-    port: int,
-    browsers: dict[str, FoundBrowser],
-    runs: RunningCode,
-    sources: dict[str, str],
-    scaled_up: Collection[str],
-) -> tuple[Settings, Callable[[], None]]:
-    """Reads the configuration again; the settings, and a function to call once they are accepted.
-
-    Raises GridError with all that is wrong.
-    """
-    loaded_again = loaded.again()
-    settings = loaded_again.settings
-    if settings.port == loaded.settings.port:
-        # The real port: 0 means any, and systemd may have opened another one.
-        settings = settings.model_copy(update={"port": port})
-    found = _browsers(settings, scaled_up)
-
-    def accept() -> None:
-        browsers.update(found)
-        runs.takes(_executables(found.values()))
-        logging.configure(settings.log_level, settings.log_format, "master")
-        sources.update(loaded_again.sources)
-        _warn(loaded_again)
-
-    return settings, accept
-
-
-def _prepare_pool(browsers: dict[str, FoundBrowser], settings: Settings, pool: PoolSettings) -> None:
-    """Finds the browser of a pool that gets its first workers while the grid runs. Raises BrowserMissing."""
-    browsers[pool.name] = find_for_pool(pool, settings)
-
-
-def _worker_role(browsers: dict[str, FoundBrowser], arguments: WorkerArguments) -> int:
-    # A successor may be of a pool that is in no configuration any more, and needs no browser.
-    return run_worker(arguments, browsers.get(arguments.pool.name))
-
-
-def _browsers(settings: Settings, scaled_up: Collection[str] = ()) -> dict[str, FoundBrowser]:
-    """The browser of each pool that wants workers, also of those in `scaled_up`. Raises BrowserMissing."""
-    pools = settings.pools_wanted().values()
-    return {pool.name: find_for_pool(pool, settings) for pool in pools if pool.workers > 0 or pool.name in scaled_up}
-
-
-def _executables(browsers: Iterable[FoundBrowser]) -> list[str]:
-    return [each.executable for each in browsers if each.executable]
-
-
-def _is_up_to_date(runs: RunningCode, settings: Settings) -> bool:
-    try:
-        return runs.is_installed(_executables(_browsers(settings).values()))
-    except BrowserMissing:
-        return False
+def _leave_out_what_no_process_uses() -> None:
+    """Has imports of these fail. Libraries import them wherever they are installed, and every process of the grid would
+    have them: rich (2 MiB) and greenlet (1 MiB) by structlog, OpenTelemetry's metrics (1 MiB) by redis-py."""
+    left_out = ["rich", "greenlet"]
+    if not any(name.startswith("OTEL_") for name in os.environ):  # what traces may load is not ours to say
+        left_out.append("opentelemetry.sdk.metrics")
+    sys.modules.update(dict.fromkeys(left_out, cast(Any, None)))

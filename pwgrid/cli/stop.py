@@ -2,13 +2,14 @@
 
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
-from pwgrid.cli.ask_grid import ask, without_master_text
-from pwgrid.cli.grid_queries import processes_left
-from pwgrid.cli.progress import Display
+import click
+
+from pwgrid.cli.ask_grid import WithoutMasterError, ask, find_grid, processes_left, without_master_text
+from pwgrid.cli.options import GRID_OPTIONS, say, with_json, with_options
+from pwgrid.cli.progress import watching
 from pwgrid.common.errors import GridError
 from pwgrid.common.wording import counted
 from pwgrid.runtime.find_grids import GridWithoutMaster, RunningGrid
@@ -22,33 +23,42 @@ _MAY_START_AGAIN: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Stopping:
-    """A grid that is stopping. `pids`: processes to wait for; `describe` gives the progress as one line; `notes`: lines
-    for the user."""
+@click.command()
+@with_options(GRID_OPTIONS)
+@click.option("--now", is_flag=True, help="End live sessions at once.")
+@click.option("--no-wait", is_flag=True, help="Return as soon as it has begun.")
+@with_json
+def stop(port: int | None, runtime_dir: str | None, now: bool, no_wait: bool, as_json: bool) -> None:
+    """Ends a grid: no new sessions, live ones go on until DRAIN_TIMEOUT. Ctrl-C ends only the waiting."""
+    try:
+        grid = find_grid(port, runtime_dir)
+    except WithoutMasterError as error:
+        if len(error.left) > 1:
+            raise
+        left = error.left[0]
+        stop_without_master(left, now=now)
+        pids = [child.pid for child in left.children]
+        notes, progress = [without_master_text(left)], partial(without_master_text, left)
+    else:
+        answer = ask(grid, "stop", {"now": now})
+        pids = [grid.pid]
+        # For supervisord the exit code 0 is no reason to start the grid again.
+        notes = [_MAY_START_AGAIN] if answer["manager"] == "systemd" else []
+        progress = partial(_how_far, grid)
+    if not as_json:
+        click.echo("".join(f"{note}\n" for note in notes), nl=False)
+    if not no_wait:
+        with watching("the stop", is_silent=as_json) as shown:
+            for still_there in processes_left(pids):
+                if not still_there:
+                    break
+                shown.show("stop", progress())
+            shown.end("stop")
+    if as_json or not no_wait:
+        say({"stopped": not no_wait, "notes": notes}, "stopped", as_json)
 
-    pids: Sequence[int]
-    describe: Callable[[], str]
-    notes: Sequence[str] = ()
 
-    def wait(self, shown: Display) -> None:
-        """Shows the progress until these processes have ended."""
-        for left in processes_left(self.pids):
-            if not left:
-                break
-            shown.show("stop", self.describe())
-        shown.end("stop")
-
-
-def stop(grid: RunningGrid, *, now: bool) -> Stopping:
-    """Asks the master. Raises GridError."""
-    answer = ask(grid, "stop", {"now": now})
-    # For supervisord the exit code 0 is no reason to start the grid again.
-    notes = [_MAY_START_AGAIN] if answer["manager"] == "systemd" else []
-    return Stopping([grid.pid], lambda: _how_far(grid), notes)
-
-
-def stop_without_master(grid: GridWithoutMaster, *, now: bool) -> Stopping:
+def stop_without_master(grid: GridWithoutMaster, *, now: bool) -> None:
     """Stops the children of a master that is gone, which else wait for a new one: the workers drain, the proxy ends
     last."""
     found = (child.process for child in grid.children if child.kind != "redis")  # each looks now: it may have ended
@@ -61,9 +71,6 @@ def stop_without_master(grid: GridWithoutMaster, *, now: bool) -> Stopping:
             wait_ended(process, until)
         for process in asked:
             send(process, signal.SIGTERM)
-    return Stopping(
-        [child.pid for child in grid.children], lambda: without_master_text(grid), [without_master_text(grid)]
-    )
 
 
 def _how_far(grid: RunningGrid) -> str:

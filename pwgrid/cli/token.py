@@ -5,22 +5,83 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
+from pwgrid.cli import output
 from pwgrid.cli.ask_grid import ask, find_grid
-from pwgrid.cli.install.installation import SERVICE_USER, InstallPaths
-from pwgrid.cli.install.make_and_remove import RECORD, uid_of
+from pwgrid.cli.options import GRID_OPTIONS, with_json, with_options
 from pwgrid.common.errors import GridError, NoGridError
 from pwgrid.runtime.find_grids import RunningGrid, find_running
-from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE, find_tokens_file
-from pwgrid.settings.pools import NAME as POOL_NAME
-from pwgrid.tokens.file import changing, load
-from pwgrid.tokens.tokens import NAME, NAME_RULE, Role, make
+
+
+@click.group()
+def token() -> None:
+    """Makes, lists and revokes the tokens of clients and operators.
+
+    They are kept as salted hashes in a file beside the configuration file. A change takes effect at once. As soon as
+    there is one token, the grid serves nobody without one.
+    """
+
+
+_TOKEN_OPTIONS: tuple[Any, ...] = (
+    click.option(
+        "--config", "config_file", type=click.Path(path_type=Path), help="Configuration file; the tokens are beside it."
+    ),
+    *GRID_OPTIONS,
+)
+
+
+@token.command("create")
+@with_options(_TOKEN_OPTIONS)
+@click.option("--name", required=True, help="What the token is called in sessions, status and lists.")
+@click.option(
+    "--role",
+    type=click.Choice(["client", "operator"]),
+    default="client",
+    show_default=True,
+    help="client: connects, sees and ends its own sessions. operator: everything.",
+)
+@click.option(
+    "--max-sessions", type=click.IntRange(0, 100_000), default=0, help="Live sessions at once; 0: any number."
+)
+@click.option("--pools", default="", metavar="POOL,...", help="The only pools that it may use.  [default: all]")
+def token_create(config_file: Path | None, port: int | None, runtime_dir: str | None, **options: Any) -> None:
+    """Makes a token and prints it, only this once. Stdout has nothing else: TOKEN=$(pwgrid token create …) works."""
+    where = place(config_file, port, runtime_dir)
+    pools = [each.strip() for each in options["pools"].split(",") if each.strip()]
+    text, is_first = create(where, options["name"], options["role"], options["max_sessions"], pools)
+    click.echo(text)
+    click.echo(f"pwgrid: the token {options['name']} is shown only this once; its hash is in {where.path}", err=True)
+    if is_first:
+        click.echo("pwgrid: it is the first one: from now on the grid serves nobody without a token", err=True)
+
+
+@token.command("list")
+@with_options(_TOKEN_OPTIONS)
+@with_json
+def token_list(config_file: Path | None, port: int | None, runtime_dir: str | None, as_json: bool) -> None:
+    """Shows the tokens: names, roles and limits, never a token itself."""
+    rows = listed(place(config_file, port, runtime_dir))
+    click.echo(output.as_json(rows) if as_json else tokens_text(rows))
+
+
+@token.command("revoke")
+@with_options(_TOKEN_OPTIONS)
+@click.argument("name")
+def token_revoke(config_file: Path | None, port: int | None, runtime_dir: str | None, name: str) -> None:
+    """Removes a token. Clients with it are refused from now on; live sessions go on.
+
+    After the last token is revoked, the grid still asks for one, and accepts only PWGRID_TOKEN. To make it ask for
+    none, delete the file of tokens.
+    """
+    revoke(place(config_file, port, runtime_dir), name)
+    click.echo(f"revoked {name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +99,8 @@ def place(config_file: Path | None, port: int | None, runtime_dir: str | None) -
     Raises GridError where several grids run, and for one that takes no tokens; UsageError where a named grid reads
     others than those of the named file.
     """
+    from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE, find_tokens_file
+
     is_grid_named = port is not None or runtime_dir is not None
     variable = "" if is_grid_named else os.environ.get(FILE_VARIABLE, "").strip()
     named = config_file or (Path(variable) if variable else None)
@@ -58,15 +121,19 @@ def place(config_file: Path | None, port: int | None, runtime_dir: str | None) -
     return Place(found, _uid(grid))
 
 
-def create(where: Place, name: str, role: Role, max_sessions: int, pools: Sequence[str]) -> tuple[str, bool]:
+def create(where: Place, name: str, role: str, max_sessions: int, pools: Sequence[str]) -> tuple[str, bool]:
     """Adds a token to the file; returns its text, and whether it is the first one. Raises GridError, and UsageError for
     a name that none may have."""
+    from pwgrid.settings.pools import NAME as POOL_NAME
+    from pwgrid.tokens.file import changing
+    from pwgrid.tokens.tokens import NAME, NAME_RULE, Role, make
+
     if not NAME.fullmatch(name):
         raise click.UsageError(f"{name!r:.80} is no name of a token: {NAME_RULE}")
     for pool in pools:
         if not POOL_NAME.fullmatch(pool):
             raise click.UsageError(f"{pool!r:.80} is no name of a pool")
-    token, text = make(name, role, max_sessions, pools, time.time())
+    token, text = make(name, Role(role), max_sessions, pools, time.time())
     with changing(where.path, where.reader) as tokens:
         # Within the lock: another one may be made at the same time. The file exists, too, where all were revoked.
         is_first = not where.path.exists()
@@ -78,6 +145,8 @@ def create(where: Place, name: str, role: Role, max_sessions: int, pools: Sequen
 
 def revoke(where: Place, name: str) -> None:
     """Removes a token. Raises GridError where there is none with this name."""
+    from pwgrid.tokens.file import changing, load
+
     unknown = GridError(f"there is no token {name!r:.80} in {where.path}: pwgrid token list shows them")
     if not load(where.path).all:  # no directory is to be made for that
         raise unknown
@@ -88,7 +157,19 @@ def revoke(where: Place, name: str) -> None:
 
 def listed(where: Place) -> list[dict[str, Any]]:
     """The tokens without their salts and hashes."""
+    from pwgrid.tokens.file import load
+
     return [token.model_dump(mode="json", by_alias=True, exclude={"salt", "digest"}) for token in load(where.path).all]
+
+
+def tokens_text(found: Sequence[Mapping[str, Any]]) -> str:
+    """Tokens, as `pwgrid token list` shows them."""
+    rows = []
+    for token in found:
+        created = datetime.fromtimestamp(token["createdAt"]).astimezone().isoformat(" ", "seconds")[:19]
+        limits = (token["maxSessions"] or "any", ", ".join(token["pools"]) or "all")
+        rows.append((token["name"], token["role"], *limits, created, f"pwg_{token['id']}_…"))
+    return output.table(("NAME", "ROLE", "SESSIONS", "POOLS", "CREATED", "TOKEN"), rows)
 
 
 def _file_of(grid: RunningGrid) -> Path | None:
@@ -107,6 +188,9 @@ def _reader_of(path: Path) -> int | None:
 
 def _service_uid(path: Path) -> int | None:
     """The uid of the service that is installed with this file, whether it runs or not; None where there is none."""
+    from pwgrid.cli.install.installation import SERVICE_USER, InstallPaths
+    from pwgrid.cli.install.make_and_remove import RECORD, uid_of
+
     is_installed = path.parent == InstallPaths.of(user=False).config and os.path.exists(path.with_name(RECORD))
     return uid_of(SERVICE_USER) if is_installed else None
 

@@ -1,4 +1,4 @@
-"""What pwgrid/cli/serve.py gives the master: settings, sockets, the roles as callables, and callbacks."""
+"""What pwgrid/cli/start_master.py gives the master: settings, sockets, the roles as callables, and callbacks."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, running_g
 
 SAY_LAUNCHERS = """
 from pathlib import Path
-from pwgrid.cli.grid_queries import status
-from pwgrid.cli.ask_grid import find_grid
+from pwgrid.cli.ask_grid import find_grid, status
 for worker in status(find_grid(None, None))["workers"]:
     print(Path(f"/proc/{worker['nodePid']}/cmdline").read_text().split("\\0")[2])
 """

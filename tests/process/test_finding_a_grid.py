@@ -31,8 +31,7 @@ with RuntimeDir.create(sys.argv[1], int(sys.argv[2])).locked(f"ws://127.0.0.1:{s
 
 AS_A_STRANGER = """
 import os, sys
-import pwgrid.cli.exit_codes, pwgrid.cli.grid_queries, pwgrid.cli.ask_grid, pwgrid.cli.tables
-import pwgrid.cli.output, pwgrid.cli.watch_and_follow, pwgrid.registry.blocking_reads
+import pwgrid.cli.status, pwgrid.registry.blocking_reads, rich.console, rich.table
 from pwgrid.cli.main import main
 os.setgroups([])
 os.setuid(1)

@@ -20,8 +20,7 @@ SIXTY_SESSIONS = textwrap.dedent(
     """
     import json, os
     from urllib.parse import urlsplit
-    from pwgrid.cli.grid_queries import status
-    from pwgrid.cli.ask_grid import find_grid
+    from pwgrid.cli.ask_grid import find_grid, status
     from tests.support import raw
     port = urlsplit(os.environ["PWGRID_WS_ENDPOINT"]).port
     with raw.session(port):

@@ -42,7 +42,7 @@ def noting_modules(directory: Path, role: str) -> Iterator[None]:
 @contextlib.contextmanager
 def roles_noting_modules(directory: Path) -> Iterator[None]:
     """The same for the master and the children that it forks in this block."""
-    from pwgrid.cli import serve
+    from pwgrid.cli import start_master
 
     def noting(role: str, run_role: Callable[..., int]) -> Callable[..., int]:
         def run_and_note(*boot: Any) -> int:
@@ -51,8 +51,8 @@ def roles_noting_modules(directory: Path) -> Iterator[None]:
 
         return run_and_note
 
-    proxy, worker = noting("proxy", serve.run_proxy), noting("worker", serve.run_worker)
-    patches = mock.patch.object(serve, "run_proxy", proxy), mock.patch.object(serve, "run_worker", worker)
+    proxy, worker = noting("proxy", start_master.run_proxy), noting("worker", start_master.run_worker)
+    patches = mock.patch.object(start_master, "run_proxy", proxy), mock.patch.object(start_master, "run_worker", worker)
     with patches[0], patches[1], noting_modules(directory, "master"):
         yield
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from redis import Redis, RedisError
 
 from pwgrid.cli.ask_grid import ask
-from pwgrid.cli.tables import status_text
+from pwgrid.cli.status import status_text
 from pwgrid.common.errors import GridError
 from pwgrid.runtime.find_grids import RunningGrid
 

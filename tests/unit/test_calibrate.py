@@ -16,7 +16,7 @@ from pwgrid.cli.calibrate import measure, plot, sizing
 from pwgrid.cli.calibrate.measure import CalibrateOptions, settings_for
 from pwgrid.cli.calibrate.sizing import Measured, Step
 from pwgrid.cli.main import main
-from pwgrid.cli.run_defaults import as_environment
+from pwgrid.cli.run import as_environment
 from pwgrid.common.errors import GridError
 from pwgrid.settings.load import load as load_settings
 from tests.support.disk import nothing_can_be_written

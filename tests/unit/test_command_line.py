@@ -20,10 +20,10 @@ import pytest
 from click.shell_completion import get_completion_class
 from click.testing import CliRunner
 
-from pwgrid.cli import completion, exit_codes
-from pwgrid.cli.help_topics import pages
-from pwgrid.cli.main import main
-from pwgrid.common.errors import GridError, NoGridError
+from pwgrid.cli import exit_codes
+from pwgrid.cli.help import pages
+from pwgrid.cli.main import COMMANDS, Unloaded, main
+from pwgrid.common.errors import NoGridError
 from pwgrid.runtime.find_grids import RunningGrid
 from tests.support.disk import nothing_can_be_written
 
@@ -49,14 +49,15 @@ WITHOUT_JSON = {
 
 def commands(group: click.Group = main, before: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
     """Every command that does something, by its whole name."""
-    for name, command in group.commands.items():
+    for name, found in group.commands.items():
+        command = found.load() if isinstance(found, Unloaded) else found
         if isinstance(command, click.Group):
             yield from commands(command, (*before, name))
         else:
             yield " ".join((*before, name)), command
 
 
-COMMANDS = list(commands())
+ALL = list(commands())
 
 
 def options(command: click.Command) -> set[str]:
@@ -74,7 +75,7 @@ def test_ctrl_c_ends_any_command_with_its_own_exit_code(arguments: list[str], mo
     assert (done.exit_code, done.output) == (130, "")
 
 
-@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
+@pytest.mark.parametrize(("name", "command"), ALL, ids=[name for name, _ in ALL])
 def test_a_command_that_prints_data_prints_json(name: str, command: click.Command) -> None:
     assert ("--json" in options(command)) is (name not in WITHOUT_JSON)
 
@@ -233,12 +234,20 @@ def test_a_file_for_which_there_is_no_room_is_one_sentence(
     def full() -> None:
         raise OSError(number, os.strerror(number), "/var/x\x1b")
 
-    monkeypatch.setattr("pwgrid.cli.grid_queries.versions", full)
+    monkeypatch.setattr("pwgrid.cli.version.versions", full)
     done = CliRunner().invoke(main, ["version"])
     assert (done.exit_code, done.output) == (1, f"pwgrid: cannot write /var/x\\x1b: {sentence}\n")
 
 
 # Help
+
+
+@pytest.mark.parametrize(("name", "summary"), COMMANDS.items(), ids=COMMANDS)
+def test_a_command_is_listed_with_its_own_first_sentence(name: str, summary: str) -> None:
+    command = main.commands[name]
+    assert isinstance(command, Unloaded)
+    assert command.load().get_short_help_str(500).rstrip(".") == summary.rstrip(".")
+    assert command.load().name == name
 
 
 def test_help_has_every_command_and_every_page() -> None:
@@ -248,7 +257,7 @@ def test_help_has_every_command_and_every_page() -> None:
     assert {path.stem for path in (ROOT / "docs").glob("*.md")} == pages().keys()
 
 
-@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
+@pytest.mark.parametrize(("name", "command"), ALL, ids=[name for name, _ in ALL])
 def test_help_shows_what_the_option_shows(name: str, command: click.Command) -> None:
     shown = CliRunner().invoke(main, ["help", *name.split()])
     assert shown.exit_code == 0
@@ -392,8 +401,9 @@ def test_a_start_up_file_that_cannot_be_written_stays_as_it_was(
     assert (tmp_path / ".bashrc").is_symlink()
     assert kept.stat().st_mode & 0o777 == 0o600
     before = kept.read_text()
-    with nothing_can_be_written(), pytest.raises(GridError, match=f"cannot change {kept}: File too large"):
-        completion.uninstall("bash")
+    with nothing_can_be_written():
+        refused = CliRunner().invoke(main, ["completion", "uninstall", "bash"])
+    assert (refused.exit_code, refused.stderr) == (1, f"pwgrid: cannot change {kept}: File too large\n")
     assert kept.read_text() == before
 
 
@@ -440,7 +450,7 @@ def test_a_shell_completes_the_names_that_the_grid_knows(
     }
     monkeypatch.setattr("pwgrid.cli.ask_grid.find_grid", found)
     monkeypatch.setattr("pwgrid.cli.ask_grid.ask", lambda *_: status)
-    monkeypatch.setattr("pwgrid.cli.grid_queries.sessions", lambda *_: [{"id": "5e"}, {"id": "6f"}])
+    monkeypatch.setattr("pwgrid.cli.ask_grid.latest_sessions", lambda *_: [{"id": "5e"}, {"id": "6f"}])
     complete = get_completion_class("bash")
     assert complete is not None
     completions = complete(main, {}, "pwgrid", "_PWGRID_COMPLETE").get_completions(arguments, incomplete)

@@ -7,14 +7,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Never
 
 import pytest
 
 from pwgrid.cli.ask_grid import WithoutMasterError
-from pwgrid.cli.logs import Request, command_for, naming, record_text, run, show, story
+from pwgrid.cli.logs import command_for, logs, naming, record_text, show, story
 from pwgrid.common.errors import GridError, RegistryUnavailable
 from pwgrid.common.types import ChildKind
 from pwgrid.runtime.child_files import ChildState
@@ -82,6 +81,15 @@ def test_a_record_is_told_a_field_a_line_in_the_log_s_own_time_and_steers_no_ter
     assert all(line.isprintable() for line in text.splitlines())
 
 
+def run(**options: Any) -> object:
+    """The exit code of `pwgrid logs` with these options."""
+    assert logs.callback is not None
+    nothing = {"port": None, "runtime_dir": None, "session": None, "worker": None, "lines": None}
+    with pytest.raises(SystemExit) as ended:
+        logs.callback(**nothing | {"follow": False, "as_json": False} | options)
+    return ended.value.code
+
+
 LINES = b'one \x1b[31m\xff\n{"event":"x","said":"\\u001b[2J"}\n{not json}\n[1]\nlast'
 PRINT = (sys.executable, "-c", f"import sys; sys.stdout.buffer.write({LINES!r})")
 
@@ -109,8 +117,7 @@ def test_each_line_is_one_json_object_if_asked_for() -> None:
 
 def test_the_exit_code_and_the_number_of_lines_are_told(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     command = (sys.executable, "-c", "print('a'); print('b'); print('ab'); raise SystemExit(3)")
-    shown = show(command, lambda line: b"a" in line)
-    assert (shown.exit_code, shown.lines) == (3, 2)
+    assert show(command, lambda line: b"a" in line) == (3, 2)
 
 
 @contextlib.contextmanager
@@ -137,7 +144,7 @@ def test_the_log_of_a_grid_without_a_master_is_that_of_a_proxy_or_worker(
 ) -> None:
     with left_with(*kinds, logs=tmp_path) as left:
         monkeypatch.setattr("pwgrid.cli.logs.find_grid", raising(WithoutMasterError([left])))
-        assert run(None, None, REQUEST) == 0
+        assert run() == 0
     first = next(kind for kind in kinds if kind != "redis")
     assert capfdbinary.readouterr().out == f"the log of a {first}\n".encode()
 
@@ -153,10 +160,10 @@ def test_a_session_s_lines_are_shown_also_while_redis_is_away(
     (tmp_path / "log").write_text(f"{DURING} session_started session=0123456789abcdef\n{DURING} another line\n")
     monkeypatch.setattr("pwgrid.cli.logs.find_grid", lambda *_: RunningGrid(tmp_path, 8080, 7, "ws://grid"))
     away = RegistryUnavailable("Redis at redis://there does not answer: Connection refused")
-    monkeypatch.setattr("pwgrid.cli.logs.grid_queries.session", raising(away))
+    monkeypatch.setattr("pwgrid.cli.logs._record", raising(away))
     monkeypatch.setattr("pwgrid.cli.logs.command_for", lambda *_, **_options: ["cat", str(tmp_path / "log")])
     with contextlib.nullcontext() if is_there else pytest.raises(GridError, match="its record cannot be read now"):
-        assert run(None, None, replace(REQUEST, session=session)) == 0
+        assert run(session=session) == 0
     shown = capfd.readouterr()
     assert shown.out == f"{DURING} session_started session=0123456789abcdef\n" * is_there
     assert shown.err == f"pwgrid: without the record of the session: {away}\n"
@@ -165,14 +172,14 @@ def test_a_session_s_lines_are_shown_also_while_redis_is_away(
 def test_no_line_of_a_worker_is_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pwgrid.cli.logs.find_grid", lambda *_: RunningGrid(tmp_path, 8080, 7, "ws://grid"))
     monkeypatch.setattr("pwgrid.cli.logs.command_for", lambda *_, **_options: ["echo", "worker=89abcdef"])
-    assert run(None, None, replace(REQUEST, worker="89abcdef", lines=0)) == 0
+    assert run(worker="89abcdef", lines=0) == 0
 
 
 def test_where_only_a_redis_is_left_nobody_has_the_log_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with left_with("redis", logs=tmp_path) as left:
         monkeypatch.setattr("pwgrid.cli.logs.find_grid", raising(WithoutMasterError([left])))
         with pytest.raises(GridError, match="has no master, proxy or worker any more"):
-            run(None, None, REQUEST)
+            run()
 
 
 def test_of_several_grids_without_a_master_none_is_taken_for_the_one_that_was_meant(
@@ -181,7 +188,7 @@ def test_of_several_grids_without_a_master_none_is_taken_for_the_one_that_was_me
     with left_with("worker", logs=tmp_path) as left:
         monkeypatch.setattr("pwgrid.cli.logs.find_grid", raising(WithoutMasterError([left, left])))
         with pytest.raises(WithoutMasterError):
-            run(None, None, REQUEST)
+            run()
 
 
 def test_a_reader_of_logs_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +237,7 @@ def under_supervisord(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def test_supervisord_s_log_has_as_many_whole_lines_as_were_asked_for(
     under_supervisord: list[str], count: int, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    assert run(None, None, replace(REQUEST, lines=count, as_json=True)) == 0
+    assert run(lines=count, as_json=True) == 0
     shown = [json.loads(line)["number"] for line in capfdbinary.readouterr().out.splitlines()]
     assert shown == list(range(9))[max(0, 9 - count) :]
 
@@ -238,11 +245,8 @@ def test_supervisord_s_log_has_as_many_whole_lines_as_were_asked_for(
 def test_supervisord_s_log_is_followed_from_a_whole_line_on(
     under_supervisord: list[str], capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    assert run(None, None, replace(REQUEST, follow=True)) == 0
+    assert run(follow=True) == 0
     assert capfdbinary.readouterr().out.decode().splitlines() == under_supervisord[-1:]
-
-
-REQUEST = Request(session=None, worker=None, lines=None, follow=False, as_json=False)
 
 
 def raising(error: Exception) -> Callable[..., Never]:

@@ -14,7 +14,7 @@ import pytest
 from pwgrid.cli import exit_codes, reload_scale_upgrade
 from pwgrid.cli.ask_grid import ask, find_grid
 from pwgrid.cli.drain import describe_end, is_good, progress
-from pwgrid.cli.reload_scale_upgrade import UpgradeRequest, read_scale, reload_text
+from pwgrid.cli.reload_scale_upgrade import read_scale, reload_text, wait_for_replacements
 from pwgrid.common.errors import GridError
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.runtime.find_grids import RunningGrid
@@ -129,9 +129,8 @@ MARKED = {"reason": "upgrade"}
 def change(monkeypatch: pytest.MonkeyPatch, *looks: dict[str, Any]) -> tuple[str, list[str]]:
     """What `pwgrid upgrade` shows at last, and before that, when the grid looks like this one time after the other."""
     shown = Recorded()
-    monkeypatch.setattr(reload_scale_upgrade, "ask", lambda *_, **__: looks_like(A, B, proxy=10))
     monkeypatch.setattr(reload_scale_upgrade, "watch", lambda *_: iter(looks))
-    return UpgradeRequest(GRID, force=True).wait(shown), shown.lines
+    return wait_for_replacements(GRID, looks_like(A, B, proxy=10), shown), shown.lines
 
 
 LINGERS = {"status": "draining", "active": 3, "drainLeftS": 3581.4}
@@ -175,9 +174,8 @@ def test_a_version_change_waits_for_no_session_and_says_how_many_go_on(monkeypat
 
 
 def test_workers_that_lingered_before_the_version_change_are_none_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reload_scale_upgrade, "ask", lambda *_, **__: looks_like(A, B | LINGERS, proxy=10))
     monkeypatch.setattr(reload_scale_upgrade, "watch", lambda *_: iter([looks_like(B | LINGERS | MARKED, NEW)]))
-    done = UpgradeRequest(GRID, force=True).wait(Recorded())
+    done = wait_for_replacements(GRID, looks_like(A, B | LINGERS, proxy=10), Recorded())
     assert done == "the master, the proxy and 1 worker run the new code (version 2)"
 
 

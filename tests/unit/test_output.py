@@ -6,7 +6,7 @@ import pytest
 
 from pwgrid.cli.announce_ready import say, say_for_now
 from pwgrid.cli.output import as_json, compact, one_line, printable
-from pwgrid.cli.watch_and_follow import follow_sessions
+from pwgrid.cli.sessions import follow_sessions
 
 
 def test_control_characters_are_escaped_and_lines_stay() -> None:

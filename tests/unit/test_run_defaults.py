@@ -9,8 +9,7 @@ from click.testing import CliRunner
 
 from pwgrid.cli import run
 from pwgrid.cli.main import main
-from pwgrid.cli.run_defaults import as_environment, private_settings, slots_of_worker, usable_cores
-from pwgrid.cli.run_summary import text_of
+from pwgrid.cli.run import as_environment, closing_text, private_settings, slots_of_worker, usable_cores
 from pwgrid.settings.load import load
 
 SERVERS_OWN = {
@@ -68,18 +67,18 @@ def test_the_closing_line_has_sessions_waits_refusals_cuts_and_memory() -> None:
         "clients": {"longestWaitS": 12.34, "refused": 3},
     }
     said = "7 sessions, longest wait for a slot 12.3 s, 3 refused, 2 cut, peak memory 812 MiB"
-    assert text_of(status, 812) == said
+    assert closing_text(status, 812) == said
     status |= {"outcomes": {"completed": 1}, "activeConnections": 0}
-    assert text_of(status, 812).startswith("1 session, ")
-    assert text_of(status, 812).endswith(" MiB")
+    assert closing_text(status, 812).startswith("1 session, ")
+    assert closing_text(status, 812).endswith(" MiB")
 
 
 def test_the_closing_line_says_that_the_command_has_used_no_grid() -> None:
     status = {"outcomes": {}, "activeConnections": 0, "clients": {"longestWaitS": 0.0, "refused": 0}}
     said = "; nothing has connected to $PWGRID_WS_ENDPOINT, see pwgrid help ci"
-    assert text_of(status, 812).endswith(said)
+    assert closing_text(status, 812).endswith(said)
     status["clients"] = {"longestWaitS": 0.0, "refused": 1}
-    assert not text_of(status, 812).endswith(said)
+    assert not closing_text(status, 812).endswith(said)
 
 
 def test_help_says_what_holds_for_the_command() -> None:

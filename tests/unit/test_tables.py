@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from pwgrid.cli.tables import sessions_text, status_text
+from pwgrid.cli.sessions import sessions_text
+from pwgrid.cli.status import status_text
 
 WORKER: dict[str, Any] = {
     "id": "8dd2f4ed",

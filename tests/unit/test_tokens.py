@@ -33,7 +33,6 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("PWGRID_CONFIG", raising=False)
     monkeypatch.setenv("PWGRID_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(settings, "DEFAULT_FILE", tmp_path / "none.toml")
-    monkeypatch.setattr(cli, "DEFAULT_FILE", tmp_path / "none.toml")
     return tmp_path / "tokens.json"
 
 
@@ -174,7 +173,7 @@ def test_a_file_that_root_changes_stays_that_of_who_reads_it(path: Path) -> None
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 def test_a_token_for_a_service_that_has_not_run_yet_is_its_user_s(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places = replace(InstallPaths.of(user=False), config=path.parent)
-    monkeypatch.setattr(cli.InstallPaths, "of", lambda user: places)
+    monkeypatch.setattr(InstallPaths, "of", lambda user: places)
     nobody = pwd.getpwnam("nobody")
     monkeypatch.setattr(pwd, "getpwnam", {SERVICE_USER: nobody}.__getitem__)
     assert run(path, "create", "--name", "one").exit_code == 0
@@ -186,11 +185,11 @@ def test_a_token_for_a_service_that_has_not_run_yet_is_its_user_s(path: Path, mo
 
 def test_of_two_tokens_that_are_made_at_once_only_one_is_the_first(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def changing_later(*arguments: Any) -> AbstractContextManager[dict[str, Token]]:
-        monkeypatch.setattr(cli, "changing", changing)
+        monkeypatch.setattr("pwgrid.tokens.file.changing", changing)
         assert cli.create(cli.Place(path), "quicker", Role.CLIENT, 0, ())[1]
         return changing(*arguments)
 
-    monkeypatch.setattr(cli, "changing", changing_later)
+    monkeypatch.setattr("pwgrid.tokens.file.changing", changing_later)
     assert not cli.create(cli.Place(path), "one", Role.CLIENT, 0, ())[1]
     assert {token.name for token in read(path).all} == {"quicker", "one"}
 
@@ -305,7 +304,7 @@ def test_a_directory_that_may_not_be_searched_is_one_sentence(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = tmp_path / ("x" * 300)  # for root, too: nobody can look there
-    monkeypatch.setattr(cli, "DEFAULT_FILE", tmp_path / closed.name)
+    monkeypatch.setattr(settings, "DEFAULT_FILE", tmp_path / closed.name)
     assert cli.place(None, None, None).path.name == "tokens.json"
     monkeypatch.setattr(InstallPaths, "of", lambda **_: replace(OF_ROOT, config=closed))
     for arguments in (("list",), ("create", "--name", "a"), ("revoke", "a")):

@@ -278,7 +278,7 @@ def test_an_error_that_ends_the_watcher_ends_top_with_its_traceback(
     grid = RunningGrid(Path("/nonexistent"), 8080, 1, "ws://127.0.0.1:8080")
     monkeypatch.setattr(app, "find_grid", lambda *_: grid)
     monkeypatch.setattr(app, "ask", lambda *_: status())
-    monkeypatch.setattr("pwgrid.cli.grid_queries.ask", lambda *_: broken)
+    monkeypatch.setattr("pwgrid.cli.ask_grid.ask", lambda *_: broken)
     watching = app.Watcher(None, None, every_s=1.0)
     watching.start()
     with pytest.raises(KeyError) as raised:

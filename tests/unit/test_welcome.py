@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from pwgrid.cli import own_command
-from pwgrid.cli.announce_ready import StartMessages
-from pwgrid.cli.welcome import is_by_hand, welcome
+from pwgrid.cli.announce_ready import StartMessages, is_by_hand, welcome
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
 from pwgrid.settings.value_types import Secret

@@ -20,8 +20,7 @@ from playwright.async_api import Error, async_playwright
 
 from pwgrid.cli.ask_grid import ask
 from pwgrid.cli.calibrate.sizing import Measured, Step, goes_on
-from pwgrid.cli.run import PrivateGrid, ReadyReport
-from pwgrid.cli.run_defaults import NEVER, as_environment, usable_cores
+from pwgrid.cli.run import NEVER, PrivateGrid, ReadyReport, as_environment, usable_cores
 from pwgrid.common.errors import GridError
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.master.memory_readings import MIB, available_mib, memory_bytes

@@ -9,27 +9,38 @@ import threading
 import time
 from collections import deque
 from dataclasses import replace
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+import click
 from rich.console import Console
 
-from pwgrid.cli import exit_codes, grid_queries
-from pwgrid.cli.ask_grid import ask, find_grid
+from pwgrid.cli.ask_grid import ask, find_grid, redis_of, take_counters
+from pwgrid.cli.options import GRID_OPTIONS, with_options
 from pwgrid.cli.output import is_live
 from pwgrid.cli.top.draw import draw
 from pwgrid.cli.top.key_actions import Mode, Request, State, press, rows
 from pwgrid.cli.top.snapshot import Event, Snapshot, events
 from pwgrid.cli.top.terminal import Ended, Terminal, open_terminal
 from pwgrid.common.errors import GridError, RegistryUnavailable
-from pwgrid.registry.blocking_reads import SessionWatch
+
+if TYPE_CHECKING:
+    from pwgrid.registry.blocking_reads import SessionWatch
 
 _EVENTS_KEPT: Final = 500
 
 News = tuple[Snapshot, list[Event]]
 
 
-def top(port: int | None, runtime_dir: str | None, every_s: float) -> int:
-    """Runs until the user quits; returns the exit code. Raises GridError where there is no grid, or no terminal."""
+@click.command()
+@with_options(GRID_OPTIONS)
+@click.option(
+    "--every", "every_s", type=click.FloatRange(min=0.1), default=1.0, show_default=True, metavar="S", help="Seconds."
+)
+def top(port: int | None, runtime_dir: str | None, every_s: float) -> None:
+    """Shows a grid's pools, workers, sessions and events on the whole screen, renewed every S seconds.
+
+    Keys drain the chosen worker or pool, end a session, or filter; `?` lists all keys, `q` quits.
+    """
     console = Console()
     if not (is_live(console) and sys.stdin.isatty()):
         raise GridError("pwgrid top needs a terminal; pwgrid status --watch writes into a pipe, too")
@@ -39,8 +50,8 @@ def top(port: int | None, runtime_dir: str | None, every_s: float) -> int:
         try:
             _Screen(watcher, terminal).run()
         except Ended as ended:
-            return 128 + ended.signum
-    return exit_codes.DONE
+            exit_code = 128 + ended.signum  # as shells do
+            sys.exit(exit_code)
 
 
 class Watcher(threading.Thread):
@@ -101,13 +112,15 @@ class Watcher(threading.Thread):
         the sessions of the last snapshot. Raises GridError when the master does not answer."""
         status = ask(self._grid, "status")
         if self._sessions is None:
-            self._sessions = SessionWatch(*grid_queries.redis_of(self._grid))
+            from pwgrid.registry.blocking_reads import SessionWatch  # redis-py takes 0.2 s to import
+
+            self._sessions = SessionWatch(*redis_of(self._grid))
         try:
             seen = self._sessions.look(now)
         except RegistryUnavailable as error:
             status["redis"]["error"] = str(error)
             return Snapshot(now, status, self._last.sessions), []
-        grid_queries.take_counters(status, seen.snapshot)
+        take_counters(status, seen.snapshot)
         live = [session.as_json() for session in seen.live]
         news = seen.news if self._last.status else []  # what was there before top began is no news
         return Snapshot(now, status, live), [session.as_json() for session in news]

@@ -6,6 +6,9 @@ from typing import Any, TypeVar
 
 import click
 
+from pwgrid.cli import ask_grid, output
+from pwgrid.common.errors import GridError
+
 OWN_REDIS = {"redis_url": "", "redis_host": ""}
 """Flags for a grid that uses no Redis but its own, whatever a file says."""
 
@@ -53,18 +56,26 @@ def with_json(command: Command) -> Command:
 
 def say(found: Any, text: str, as_json: bool) -> None:
     """Prints the result of a command: `found` as JSON, or else `text`."""
-    from pwgrid.cli import output
-
     click.echo(output.as_json(found) if as_json else output.printable(text))
 
 
 def completing(what: str) -> Any:
-    """The function by which a shell completes an argument: `completion.complete`, imported only when called."""
+    """The function by which a shell completes an argument with the names of this kind that the grid has now; with none
+    where no grid is found, since a shell that completes has no place for a sentence."""
 
     def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-        from pwgrid.cli import completion
-
-        return completion.complete(what, context, incomplete)
+        try:
+            grid = ask_grid.find_grid(context.params.get("port"), context.params.get("runtime_dir"))
+            if what == "session":
+                names = [session["id"] for session in ask_grid.latest_sessions(grid, None, 100)]
+            elif what == "worker":
+                names = [worker["id"] for worker in ask_grid.ask(grid, "status")["workers"]]
+            else:
+                end = "=" if what == "scale" else ""
+                names = [f"{pool['name']}{end}" for pool in ask_grid.ask(grid, "status")["pools"]]
+        except GridError:
+            return []
+        return [name for name in names if name.startswith(incomplete)]
 
     return complete
 
@@ -105,3 +116,13 @@ class Configured(click.Command):
                 )
             )
         return options
+
+
+def as_arguments(given: Mapping[str, Any]) -> list[str]:
+    """The arguments of `pwgrid serve` for these values of its options."""
+    arguments = []
+    for option in Configured("serve").configuration_options():
+        value = given[option.name or ""]
+        if value is not None:
+            arguments += [option.opts[0]] if option.is_flag else [option.opts[0], str(value)]
+    return arguments

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from pwgrid.cli.commands.options import with_options
+from pwgrid.cli.options import with_options
 from pwgrid.cli.own_command import by_path
 from pwgrid.common.errors import GridError
 

@@ -1,0 +1,42 @@
+"""`pwgrid version`: what is installed here, and what each grid of ours runs."""
+
+import contextlib
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import click
+
+import pwgrid
+from pwgrid import __version__
+from pwgrid.cli.ask_grid import ask
+from pwgrid.cli.options import say, with_json
+from pwgrid.common.errors import GridError
+from pwgrid.runtime.find_grids import find_elsewhere, find_running
+
+
+@click.command()
+@with_json
+def version(as_json: bool) -> None:
+    """Shows the versions of pwgrid, Playwright and Python, and of your grids that run here."""
+    found = versions()
+    say(found, versions_text(found), as_json)
+
+
+def versions() -> dict[str, Any]:
+    """The versions of what is installed here, and of each grid of ours that runs."""
+    grids = {grid.directory: grid for grid in [*find_running(), *find_elsewhere()]}
+    running = []
+    for grid in grids.values():
+        with contextlib.suppress(GridError):
+            running.append({"endpoint": grid.endpoint, "pid": grid.pid, "version": ask(grid, "status")["version"]})
+    here = {"python": platform.python_version(), "from": str(Path(pwgrid.__file__).parent)}
+    return {"pwgrid": __version__, "playwright": metadata.version("playwright"), **here, "running": running}
+
+
+def versions_text(found: dict[str, Any]) -> str:
+    """What `versions` returns, as lines."""
+    lines = [f"pwgrid {found['pwgrid']}, Playwright {found['playwright']}, Python {found['python']} ({found['from']})"]
+    lines += [f"{each['endpoint']} runs {each['version']} (master pid {each['pid']})" for each in found["running"]]
+    return "\n".join(lines)
