@@ -277,9 +277,7 @@ def launch_once(browser: FoundBrowser, settings: Settings, pool: PoolSettings) -
     """
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pwgrid-setup-") as directory:
-        temporary = Path(directory, "tmp")
-        temporary.mkdir()
-        spec = LaunchSpec(settings, pool, browser, Path(directory, "browser.sock"), temporary)
+        spec = LaunchSpec(settings, pool, browser, Path(directory))
         version = asyncio.run(_launch_once(spec, settings.launch_timeout))
     return Trial("", version, time.monotonic() - started)
 

@@ -19,7 +19,7 @@ import orjson
 import structlog
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, DescriptorsLost, receive
-from pwgrid.worker.policy.admission import Offer
+from pwgrid.worker.slots import LiveSession
 
 if TYPE_CHECKING:
     from pwgrid.worker.leases import Leases
@@ -42,7 +42,15 @@ SHORTAGE_S: Final = 0.2
 class OfferedClient:
     """A client that a proxy offers, to be answered once. This process's copy of its socket is closed then."""
 
-    offer: Offer
+    session: LiveSession
+    deadline: float
+    """Seconds of CLOCK_MONOTONIC, which all processes of a host share."""
+    headers: Mapping[str, str]
+    """Those headers of the client that the browser server gets."""
+    early: str
+    """What the client has sent after its head, as latin-1."""
+    secret: str
+    """That of its lease, as the client has it."""
     sock: socket.socket
     _send: Callable[[bytes], None]
 
@@ -50,30 +58,35 @@ class OfferedClient:
         """Says why it is refused; or None, and when the browser server got its socket (by time.monotonic(), for the
         answer may be later)."""
         self.sock.close()
-        self._send(orjson.dumps({"session": self.offer.session_id, "refused": refused, "servedAt": served_at}))
+        self._send(orjson.dumps({"session": self.session.session_id, "refused": refused, "servedAt": served_at}))
 
 
 class HandoffServer:
-    """Listens until closed. During a reload an old and a new proxy are connected; `leases` knows their links by
-    numbers."""
+    """Listens from `open` to `close`. During a reload an old and a new proxy are connected; the leases know their links
+    by numbers."""
 
-    def __init__(self, path: Path, on_offer: Callable[[OfferedClient], None], leases: Leases) -> None:
+    _on_offer: Callable[[OfferedClient], None]
+    _leases: Leases
+
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._on_offer = on_offer
-        self._leases = leases
         self._last_link = 0
         self._loop = asyncio.get_running_loop()
-        path.unlink(missing_ok=True)
         self._listener = socket.socket(
             socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         )
-        self._listener.bind(str(path))
-        self._listener.listen(_BACKLOG)
         self._links: dict[socket.socket, int] = {}
         self._untold: deque[bytes] = deque(maxlen=_MOST_UNTOLD)
         self._buffer = memoryview(mmap.mmap(-1, MAX_OFFER_BYTES))  # takes no memory before it is written
         self._is_short = False
         """Whether no connection could be accepted the last time."""
+
+    def open(self, on_offer: Callable[[OfferedClient], None], leases: Leases) -> None:
+        """Starts to take offers, and requests about leases."""
+        self._on_offer, self._leases = on_offer, leases
+        self._path.unlink(missing_ok=True)
+        self._listener.bind(str(self._path))
+        self._listener.listen(_BACKLOG)
         self._listen()
 
     def close(self) -> None:
@@ -164,20 +177,23 @@ class HandoffServer:
                 reply = self._leases.asked(self._links[link], said)
                 self._send(link, orjson.dumps({**reply, "asked": said["ask"]}))
                 return
-            offer = Offer(
-                *(said["session"], float(said["deadline"]), said["client"], said["headers"], said["early"]),
-                *(said.get("told", {}), *said.get("lease", ("", "")), said.get("trace", "")),
-            )
+            session = LiveSession(said["session"], said["client"])
+            session.told, session.trace = said.get("told", {}), said.get("trace", "")
+            session.lease_id, secret = said.get("lease", ("", ""))
             (fd,) = fds
-            # Family, type and protocol are unused here, but Python asks the kernel for them where they are not given.
-            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fd)
+            client = OfferedClient(
+                *(session, float(said["deadline"]), said["headers"], said["early"], secret),
+                # Family, type and protocol are unused here, but Python asks the kernel for those that are not given.
+                socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fd),
+                partial(self._send, link),
+            )
         except (OSError, ValueError, TypeError, KeyError) as error:
             for each in fds:
                 os.close(each)
             log.error("handoff_packet_corrupt", error=repr(error))
             self._drop(link)
             return
-        self._on_offer(OfferedClient(offer, sock, partial(self._send, link)))
+        self._on_offer(client)
 
     def _send(self, link: socket.socket, reply: bytes) -> None:
         if link not in self._links:

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from hmac import compare_digest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 import structlog
 
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.session_lifecycle import EndReason
-from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry.records import EXPIRES_AT, LEASE, TOKEN, lease_of
 from pwgrid.worker.handoff_server import OfferedClient
-from pwgrid.worker.policy.admission import LeaseRefusal, Offer
 from pwgrid.worker.slots import LiveSession, Slots
 
 if TYPE_CHECKING:
@@ -43,6 +41,7 @@ got it all the same. A worker's successor waits as long."""
 NEVER_CONNECTED: Final = (EndReason.TOO_LATE, EndReason.HANDSHAKE_REFUSED)
 """So end clients that the browser server got and did not take: too late, or of another Playwright version."""
 
+LeaseRefusal = Literal["no such lease", "in use", "late", "gone"]
 NO_LEASE: Final[LeaseRefusal] = "no such lease"
 
 
@@ -59,23 +58,21 @@ EXPIRED: Final = End("grid", EndReason.EXPIRED)
 NOT_ANSWERED: Final = End("grid", EndReason.NOT_ANSWERED)
 
 
-@dataclass(slots=True)
-class Lease:
-    """`expires_at` is in Unix seconds; `held.told` has the other fields of its record (names, label key)."""
+@dataclass(slots=True, kw_only=True)
+class Lease(LiveSession):
+    """Keeps its slot as a session does, with the key of its record as id. It is served once its proxy has kept it: then
+    it is on record, and a successor knows it. `told` has the other fields of its record (names, label key)."""
 
-    lease_id: str
     secret: str
     expires_at: float
-    held: LiveSession
+    """In Unix seconds."""
     link: int | None = None
     """The link of the proxy that took the lease; None after this worker's predecessor."""
-    is_kept: bool = False
-    """Whether its proxy has kept it: then it is on record, and a successor knows it."""
     is_answered: bool = False
     """Whether its borrower is known to have it: the proxy has reported that the answer is written, or a client came
     with the lease. Until then it ends UNANSWERED_S after its proxy."""
-    session_id: str = ""
-    """The one session that is connected with it now; empty if none is."""
+    connected: str = ""
+    """The id of the one session that is connected with it now; empty if none is."""
     over: End | None = None
     """How it ended, while its client's connection is still being closed."""
     last: End | None = None
@@ -87,19 +84,23 @@ class Lease:
     grace: asyncio.TimerHandle | None = None
     """Ends it when no client comes in time: `grace_s` after the last, or UNANSWERED_S."""
 
+    @property
+    def id(self) -> str:
+        return self.session_id.removeprefix(LEASE)
+
     def fields(self) -> dict[str, str]:
         """Returns the fields of its record in Redis."""
-        return {**self.held.told, EXPIRES_AT: f"{self.expires_at:.3f}"}
+        return {**self.told, EXPIRES_AT: f"{self.expires_at:.3f}"}
 
     def as_json(self) -> dict[str, Any]:
         """The lease as leases.json has it."""
         return {
-            "id": self.lease_id,
+            "id": self.id,
             "secret": self.secret,
             "expiresAt": self.expires_at,
-            "told": self.held.told,
-            "client": self.held.client,
-            "startedAt": self.held.started_at,
+            "told": self.told,
+            "client": self.client,
+            "startedAt": self.started_at,
             "isAnswered": self.is_answered,
             "last": self.last,
         }
@@ -107,17 +108,18 @@ class Lease:
 
 @dataclass(slots=True)
 class Leases:
-    """The leases of one worker. `status` returns the worker's status, `path` is the file for a successor, and a lease
-    lives on for `grace_s` seconds when its client has gone."""
+    """The leases of one worker, which `slots` holds. `path` is the file for a successor, and a lease lives on for
+    `grace_s` seconds when its client has gone."""
 
     slots: Slots
-    status: Callable[[], WorkerStatus]
     path: Path
     grace_s: float
     registry_sync: RegistrySync
     sessions: Sessions
     """Tells of each of its sessions that is over by `disconnected`."""
-    by_id: dict[str, Lease] = field(default_factory=dict)
+
+    def get(self, lease_id: str) -> Lease | None:
+        return self.slots.held.get(LEASE + lease_id)
 
     # Requests of proxies
 
@@ -148,45 +150,46 @@ class Leases:
     def link_ended(self, link: int) -> None:
         """Called when a proxy is gone. Drops the leases that it took and did not keep; those whose answer it did not
         report wait UNANSWERED_S for their borrowers."""
-        for lease in list(self.by_id.values()):
+        for lease in list(self.slots.held.values()):
             if lease.link == link:
-                self._drop(lease.lease_id)
+                self._drop(lease.id)
                 self._await_borrower(lease)
 
     def _may_ask(self, lease_id: str, token: object) -> bool:
         """Whether the lease is that of `token`, by the token's name. None, an operator, may ask about all leases."""
-        lease = self.by_id.get(lease_id)
-        return token is None or lease is None or lease.held.told.get(TOKEN, "") == token
+        lease = self.get(lease_id)
+        return token is None or lease is None or lease.told.get(TOKEN, "") == token
 
     def _take(self, link: int, lease_id: str, message: Mapping[str, Any]) -> dict[str, Any]:
-        told = {str(name): str(value) for name, value in dict(message["told"]).items()}
-        offer = Offer(LEASE + lease_id, float(message["deadline"]), str(message["client"]), told=told)
-        refused = self.slots.hold(offer, self.status(), time.monotonic())
-        if refused is not None:
-            return {"refused": refused}
-        held = self.slots.held[offer.session_id]
-        lease = Lease(lease_id, str(message["secret"]), float(message["expiresAt"]), held, link)
-        lease.timer = asyncio.get_running_loop().call_later(KEEP_S, self._drop, lease_id)
-        self.by_id[lease_id] = lease
-        self.sessions.lease_taken()
-        return {"refused": None}
+        lease = Lease(
+            *(LEASE + lease_id, str(message["client"])),
+            told={str(name): str(value) for name, value in dict(message["told"]).items()},
+            secret=str(message["secret"]),
+            expires_at=float(message["expiresAt"]),
+            link=link,
+        )
+        refused = self.slots.refusal(lease.session_id, float(message["deadline"]), time.monotonic())
+        if refused is None:
+            self.slots.hold(lease)
+            lease.timer = asyncio.get_running_loop().call_later(KEEP_S, self._drop, lease_id)
+            self.sessions.lease_taken()
+        return {"refused": refused}
 
     def _keep(self, lease_id: str, *, says_when_answered: bool) -> dict[str, Any]:
         """Proxies of an earlier version never report the answer, and expect no new field."""
-        lease = self.by_id.get(lease_id)
+        lease = self.get(lease_id)
         if lease is None:
             return {"refused": NO_LEASE}
-        if not lease.is_kept:
-            lease.is_kept = True
+        if not lease.is_served:
+            self.registry_sync.mark_served(lease)
             lease.is_answered = not says_when_answered
             self._arm(lease)
-            self.registry_sync.mark_served(lease.held)
             self.registry_sync.lease_started(lease)
             self._write()
         return {"refused": None, "hearsOfAnswer": True} if says_when_answered else {"refused": None}
 
     def _answered(self, lease_id: str) -> dict[str, Any]:
-        lease = self.by_id.get(lease_id)
+        lease = self.get(lease_id)
         if lease is None or lease.over is not None:
             return {"refused": NO_LEASE}
         self._borrower_has(lease)
@@ -203,18 +206,18 @@ class Leases:
 
     def _await_borrower(self, lease: Lease) -> None:
         """Ends the lease after UNANSWERED_S unless its borrower comes: no proxy will report the answer any more."""
-        if lease.lease_id in self.by_id and not lease.is_answered and lease.grace is None:
+        if self.get(lease.id) is not None and not lease.is_answered and lease.grace is None:
             self._end_later(lease, UNANSWERED_S, NOT_ANSWERED)
 
     def _drop(self, lease_id: str) -> None:
         """Removes a lease that no proxy has kept, as if it had never existed."""
-        lease = self.by_id.get(lease_id)
-        if lease is not None and not lease.is_kept:
-            self._forget(lease)
-            self.slots.take_back(lease.held.session_id)
+        lease = self.get(lease_id)
+        if lease is not None and not lease.is_served:
+            _stop_timers(lease)
+            self.slots.take_back(lease.session_id)
 
     def _extend(self, lease_id: str, ttl_s: float) -> dict[str, Any]:
-        lease = self.by_id.get(lease_id)
+        lease = self.get(lease_id)
         if lease is None or lease.over is not None:
             return {"refused": NO_LEASE}
         lease.expires_at = max(lease.expires_at, time.time() + ttl_s)
@@ -228,13 +231,12 @@ class Leases:
 
     def offered(self, client: OfferedClient) -> None:
         """Admits a client that comes with a lease, or refuses it, or lets it wait for the last client's end."""
-        offer = client.offer
-        lease = self.by_id.get(offer.lease_id)
-        if lease is None or lease.over is not None or not compare_digest(lease.secret.encode(), offer.secret.encode()):
+        lease = self.get(client.session.lease_id)
+        if lease is None or lease.over is not None or not compare_digest(lease.secret.encode(), client.secret.encode()):
             client.answer(NO_LEASE)
-        elif time.monotonic() >= offer.deadline:
+        elif time.monotonic() >= client.deadline:
             client.answer("late")
-        elif not lease.session_id:
+        elif not lease.connected:
             self._admit(lease, client)
         elif lease.waiting is not None:
             client.answer("in use")
@@ -246,9 +248,9 @@ class Leases:
         """Called when a session is over; `end` is None if the browser server did not get its client. The lease lasts as
         if a client that was never connected had not come. Does nothing for a session that came without a lease, or is
         unknown here."""
-        lease = self.by_id.get(lease_of(session_id))
-        if lease is not None and lease.session_id in ("", session_id):
-            lease.session_id = ""
+        lease = self.get(lease_of(session_id))
+        if lease is not None and lease.connected in ("", session_id):
+            lease.connected = ""
             if end is not None and end.reason not in NEVER_CONNECTED:
                 lease.last = end
             self._without_client(lease)
@@ -258,8 +260,8 @@ class Leases:
         if lease.grace is not None:
             lease.grace.cancel()
             lease.grace = None
-        lease.session_id = client.offer.session_id
-        self.slots.admit_with_lease(client.offer)
+        lease.connected = client.session.session_id
+        self.slots.admit(client.session)
         self.sessions.serve(client)
 
     def _without_client(self, lease: Lease) -> None:
@@ -282,7 +284,7 @@ class Leases:
     def _end_later(self, lease: Lease, delay_s: float, end: End) -> None:
         if lease.grace is not None:  # a successor hears of several sessions of a lease that are over
             lease.grace.cancel()
-        lease.grace = asyncio.get_running_loop().call_later(delay_s, self.end, lease.lease_id, end)
+        lease.grace = asyncio.get_running_loop().call_later(delay_s, self.end, lease.id, end)
 
     def _refuse_waiting(self, lease: Lease, reason: LeaseRefusal) -> None:
         if lease.waiting is not None:
@@ -296,45 +298,39 @@ class Leases:
     def end(self, lease_id: str, end: End) -> bool:
         """Ends a lease, and closes its client's session for the same reason. Returns False if the lease is unknown, or
         over already."""
-        lease = self.by_id.get(lease_id)
+        lease = self.get(lease_id)
         if lease is None or lease.over is not None:
             return False
         self._refuse_waiting(lease, NO_LEASE)
-        if lease.session_id:
+        if lease.connected:
             lease.over = end
             self._write()
-            self.sessions.end(lease.session_id, end.reason)
+            self.sessions.end(lease.connected, end.reason)
         else:
             self._finish(lease, end)
         return True
 
     def cut(self, end: End) -> None:
         """Ends all leases. The caller closes their sessions; each lease is removed when its session is over."""
-        for lease in list(self.by_id.values()):
+        for lease in list(self.slots.held.values()):
             self._refuse_waiting(lease, NO_LEASE)
             lease.over = lease.over or end
-            if not lease.session_id:
+            if not lease.connected:
                 self._finish(lease, lease.over)
 
     def _finish(self, lease: Lease, end: End) -> None:
-        self._forget(lease)
-        self.slots.free(lease.held.session_id)
-        if lease.is_kept:
+        _stop_timers(lease)
+        self.slots.free(lease.session_id)
+        if lease.is_served:
             self.registry_sync.lease_ended(lease, end)
             self._write()
-
-    def _forget(self, lease: Lease) -> None:
-        self.by_id.pop(lease.lease_id, None)
-        for timer in (lease.timer, lease.grace):
-            if timer is not None:
-                timer.cancel()
 
     def _arm(self, lease: Lease) -> None:
         if lease.timer is not None:
             lease.timer.cancel()
         left_s = max(0.0, lease.expires_at - time.time())
         loop = asyncio.get_running_loop()
-        lease.timer = loop.call_later(left_s, self.end, lease.lease_id, EXPIRED)
+        lease.timer = loop.call_later(left_s, self.end, lease.id, EXPIRED)
 
     # Its successor
 
@@ -348,23 +344,33 @@ class Leases:
             log.error("leases_not_readable", error=repr(error))
             return
         for each in entries:
-            held = LiveSession(LEASE + each["id"], each["client"], each["startedAt"], is_served=True, told=each["told"])
-            lease = Lease(each["id"], each["secret"], each["expiresAt"], held, is_kept=True)
-            lease.session_id = next((one for one in live if lease_of(one) == lease.lease_id), "")
-            lease.is_answered = bool(lease.session_id or each["isAnswered"])
-            self.by_id[lease.lease_id] = lease
-            self.slots.adopt_held(held)
+            lease = Lease(
+                *(LEASE + each["id"], each["client"], each["startedAt"]),
+                is_served=True,
+                told=each["told"],
+                secret=each["secret"],
+                expires_at=each["expiresAt"],
+            )
+            lease.connected = next((one for one in live if lease_of(one) == lease.id), "")
+            lease.is_answered = bool(lease.connected or each["isAnswered"])
+            self.slots.hold(lease)
             self._arm(lease)
             self._await_borrower(lease)
-            if (last := each["last"]) and not lease.session_id:  # the grace begins again
+            if (last := each["last"]) and not lease.connected:  # the grace begins again
                 lease.last = End(**last)
                 self._end_later(lease, self.grace_s, lease.last)
 
     def _write(self) -> None:
         """Writes the kept leases for a successor. It is not told which of them are `over`: each of these ends there for
         the same reason, or at `expires_at`."""
-        content = orjson.dumps([each.as_json() for each in self.by_id.values() if each.is_kept])
+        content = orjson.dumps([each.as_json() for each in self.slots.held.values() if each.is_served])
         try:
             write_whole(self.path, content)
         except OSError as error:
             log.warning("leases_not_written", error=str(error))
+
+
+def _stop_timers(lease: Lease) -> None:
+    for timer in (lease.timer, lease.grace):
+        if timer is not None:
+            timer.cancel()

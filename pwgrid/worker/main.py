@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import time
-from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -18,9 +17,8 @@ from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone, Registry
 from pwgrid.common.launch_failure import why
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.tasks import BackgroundTasks, first_of
-from pwgrid.common.worker_lifecycle import WorkerEvent, WorkerStatus, advance
+from pwgrid.common.worker_lifecycle import WorkerEvent, advance
 from pwgrid.control.child_side import ChildSide
-from pwgrid.registry.records import WorkerRecord, lease_of
 from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import CODE_CACHE
@@ -29,12 +27,12 @@ from pwgrid.worker import health as watch
 from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.launch import LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer
+from pwgrid.worker.close_texts import drain_text
 from pwgrid.worker.drain import Drain, DrainRequest
-from pwgrid.worker.policy.admission import is_used_up, is_worth_telling
-from pwgrid.worker.policy.close_texts import drain_text
+from pwgrid.worker.handoff_server import HandoffServer
 from pwgrid.worker.registry_sync import RegistrySync
 from pwgrid.worker.sessions import CLOSE_GRACE_S, Sessions
-from pwgrid.worker.slots import Slots
+from pwgrid.worker.slots import Slots, is_worth_telling
 
 log = structlog.get_logger()
 
@@ -52,32 +50,18 @@ class Worker:
         self.boot = boot
         self.browser = browser
         self.settings = boot.settings
-        self.status = WorkerStatus.STARTING
         self._serve = asyncio.Event()
+        handoff = HandoffServer(boot.directory / "handoff.sock")
         self.slots = Slots(
-            self.settings.max_concurrent_sessions,
-            self.settings.max_lifetime_sessions,
-            lambda: self.sessions.tell_freed(),
+            self.settings.max_concurrent_sessions, self.settings.max_lifetime_sessions, handoff.tell_freed
         )
-        self.registry_sync = RegistrySync(
-            boot,
-            Registry(boot.redis_url, boot.settings),
-            self.slots,
-            self._record,
-            lambda: self.sessions.leases.by_id.values(),
-            lambda: self.sessions.tell_freed(),
-        )
+        registry = Registry(boot.redis_url, boot.settings)
+        self.registry_sync = RegistrySync(boot, registry, self.slots, handoff.tell_freed)
         self.sessions = Sessions(
-            boot,
-            self.slots,
-            self.registry_sync,
-            lambda: self.status,
-            self._serve.set,  # a spare that is offered a session has to serve
-            self._watch_lifetime,
+            *(boot, self.slots, self.registry_sync, handoff),
+            on_offered=self._serve.set,  # a spare that is offered a session has to serve
+            on_served=self._watch_lifetime,
         )
-        self.started_at = time.time()
-        self.rss_mib: int | None = None
-        self._secret = os.urandom(12).hex()
         self._lifetime_told = 0
         """What `_watch_lifetime` has told the master last."""
         self._drain = DrainRequest()
@@ -148,8 +132,7 @@ class Worker:
             settings,
             boot.pool,
             self.browser,
-            socket_path=boot.directory / "browser.sock",
-            tmpdir=self._temporary(),
+            boot.directory,
             live_view=boot.directory / "live.sock" if settings.live_view else None,
             code_cache=boot.runtime / CODE_CACHE,
         )
@@ -162,7 +145,7 @@ class Worker:
             timeout_s=settings.launch_timeout,
         )
         self._tell_launched(server)
-        self.sessions.open(boot.directory / "handoff.sock")
+        self.sessions.open()
         if settings.canary_interval > 0:
             self._background_tasks.start(self._recycle_when_sick(server), "canary")
 
@@ -191,29 +174,25 @@ class Worker:
             server, live = await BrowserServer.adopt(
                 boot.ipc,
                 boot.adopt_node_pid,
-                self._temporary(),
+                boot.directory,
                 on_closed=self.sessions.ended,
                 on_gone=self._on_gone,
                 timeout_s=ADOPT_S,
             )
         except BrowserServerGone as error:
             raise BrowserLaunchError(str(error), "taking over the browser server") from None
-        self.sessions.server = server
-        leases = self.sessions.leases
-        leases.adopt(frozenset(live))
-        for session_id, told in live.items():
-            lease_id = lease_of(session_id)
-            self.slots.adopt(session_id, lease_id if lease_id in leases.by_id else "", told)
+        self.sessions.adopt(server, live)
         self._tell_launched(server)
         left_s = max(0.0, boot.sessions_until - time.monotonic())
         self.ask_drain("its worker died", left_s, is_recycle=left_s > self.settings.drain_timeout)
         self._step(WorkerEvent.DRAINS)
         await self.registry_sync.register()
-        self.sessions.open(boot.directory / "handoff.sock")  # only clients with leases are admitted
-        log.warning("browser_server_taken_over", node=server.pid, sessions=len(live), leases=len(leases.by_id))
+        self.sessions.open()  # only clients with leases are admitted
+        log.warning("browser_server_taken_over", node=server.pid, sessions=len(live), leases=len(self.slots.held))
 
     def _tell_launched(self, server: BrowserServer) -> None:
         ready = server.ready
+        self.registry_sync.playwright_version = ready.playwright_version
         self.control.event(
             "launched",
             {
@@ -223,11 +202,6 @@ class Worker:
                 "playwrightVersion": ready.playwright_version,
             },
         )
-
-    def _temporary(self) -> Path:
-        path = self.boot.directory / "tmp"
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return path
 
     async def _drain_sessions(self, drain: Drain) -> None:
         self._step(WorkerEvent.DRAINS)
@@ -306,14 +280,14 @@ class Worker:
             log.error("command_unknown", name=name)
 
     def _on_state(self, state: dict[str, Any]) -> None:
-        self.rss_mib = state.get("rssMib", self.rss_mib)
+        self.registry_sync.rss_mib = state.get("rssMib", self.registry_sync.rss_mib)
 
     def _watch_lifetime(self) -> None:
         lifetime, limit = self.slots.lifetime, self.settings.max_lifetime_sessions
         if is_worth_telling(lifetime, self._lifetime_told, limit):
             self._lifetime_told = lifetime
             self.control.push_state(self._view())  # so that the master has a replacement ready in time
-        if is_used_up(lifetime, limit):
+        if self.slots.is_used_up:
             self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
 
     def _on_gone(self, reason: str) -> None:
@@ -358,43 +332,21 @@ class Worker:
             return
         if reply is not None and reply.command == "shutdown":
             self.slots.expect(reply.awaited)
-            self._drain_asked_over_redis(is_used_up=reply.is_used_up)
+            if reply.is_used_up:
+                self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
+            elif not self._drain.is_asked:  # the command stays in Redis, and later heartbeats repeat it
+                self.ask_drain("asked over Redis")
         elif reply is not None and reply.command == "serve":
             self._serve.set()
 
-    def _drain_asked_over_redis(self, *, is_used_up: bool) -> None:
-        """The command stays in Redis, and later heartbeats repeat it: only a used-up worker asks for a drain again."""
-        if is_used_up:
-            self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
-        elif not self._drain.is_asked:
-            self.ask_drain("asked over Redis")
-
     # Descriptions of this worker
 
-    def _record(self) -> WorkerRecord:
-        boot = self.boot
-        return WorkerRecord(
-            browser_type=boot.browser_type,
-            worker_id=boot.worker_id,
-            ws_endpoint=f"{self.settings.base_url()}/playwright/{boot.browser_type}/{boot.worker_id}.{self._secret}",
-            status=self.status.value,
-            started_at=self.started_at,
-            slots=self.slots.slots,
-            pool=boot.pool.name,
-            labels=boot.pool.labels,
-            playwright_version=self.server.ready.playwright_version if self.server else "",
-            grid=__version__,
-            handoff=str(boot.directory / "handoff.sock"),
-            pid=os.getpid(),
-            rss_mib=self.rss_mib,
-        )
-
     def _step(self, event: WorkerEvent) -> None:
-        self.status = advance(self.status, event)
+        self.slots.status = advance(self.slots.status, event)
 
     def _view(self) -> dict[str, Any]:
         slots = self.slots
-        view = {"status": self.status.value, "active": slots.taken, "lifetime": slots.lifetime}
+        view = {"status": slots.status.value, "active": slots.taken, "lifetime": slots.lifetime}
         return {**view, "runs": runs} if (runs := slots.runs()) else view
 
     def _hello(self) -> dict[str, Any]:

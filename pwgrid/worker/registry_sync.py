@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+import os
+import time
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
 
+from pwgrid import __version__
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason, how_ended
 from pwgrid.registry.records import HeartbeatReply, WorkerRecord
@@ -36,23 +39,25 @@ _AGAIN_S: Final = 0.1
 
 
 class RegistrySync:
-    """The worker's side of the registry. `record` returns the worker's record as of now, `leases` its leases. Calls
-    `on_untold` when a session or lease has ended and Redis cannot be told."""
+    """The worker's side of the registry. Calls `on_untold` when a session or lease has ended and Redis cannot be told.
+
+    The owner sets `playwright_version` and `rss_mib`, which the worker's record has, once they are known.
+    """
 
     def __init__(
         self,
         boot: WorkerArguments,
         registry: Registry,
         slots: Slots,
-        record: Callable[[], WorkerRecord],
-        leases: Callable[[], Collection[Lease]] = tuple,
         on_untold: Callable[[], None] = lambda: None,
     ) -> None:
         self._boot = boot
         self._registry = registry
         self._slots = slots
-        self._record = record
-        self._leases = leases
+        self._started_at = time.time()
+        self._secret = os.urandom(12).hex()
+        self.playwright_version = ""
+        self.rss_mib: int | None = None
         self._writer = SessionRecordWriter(registry.write, self._on_kept)
         self._on_untold = on_untold
         self._is_due = asyncio.Event()
@@ -119,14 +124,14 @@ class RegistrySync:
 
     def lease_started(self, lease: Lease) -> None:
         """Records that the lease was kept."""
-        self._writer.note(_update(lease.held))
-        log.info("lease_started", lease=lease.lease_id, client=lease.held.client, **self.named(lease.held.told))
+        self._writer.note(_update(lease))
+        log.info("lease_started", lease=lease.id, client=lease.client, **self.named(lease.told))
 
     def lease_ended(self, lease: Lease, end: End) -> None:
         """Records that the lease is over."""
         status = how_ended(end.by, end.reason).value
-        self._writer.note(_update(lease.held, SessionEnd(status, end.reason, self._registry.now())))
-        log.info("lease_ended", lease=lease.lease_id, status=status, reason=end.reason)
+        self._writer.note(_update(lease, SessionEnd(status, end.reason, self._registry.now())))
+        log.info("lease_ended", lease=lease.id, status=status, reason=end.reason)
 
     def named(self, told: Mapping[str, str]) -> dict[str, str]:
         """Returns the session's name as a field of a log line, or nothing if LOG_RUN_NAMES is off."""
@@ -158,8 +163,8 @@ class RegistrySync:
             await self._register()
         if reply.repaired:
             log.error("counter_repaired", by=reply.repaired)
-        kept = [lease for lease in self._leases() if lease.held.is_served]
-        await asyncio.gather(*(self._registry.describe_lease(lease.lease_id, lease.fields()) for lease in kept))
+        kept = [lease for lease in self._slots.held.values() if lease.is_served]
+        await asyncio.gather(*(self._registry.describe_lease(lease.id, lease.fields()) for lease in kept))
         return reply
 
     async def leave(self) -> None:
@@ -210,6 +215,25 @@ class RegistrySync:
         unlogged, self._unlogged = self._unlogged, []
         for event, fields in unlogged:
             log.info(event, **fields)
+
+    def _record(self) -> WorkerRecord:
+        """Returns the worker's record as of now."""
+        boot = self._boot
+        return WorkerRecord(
+            browser_type=boot.browser_type,
+            worker_id=boot.worker_id,
+            ws_endpoint=f"{boot.settings.base_url()}/playwright/{boot.browser_type}/{boot.worker_id}.{self._secret}",
+            status=self._slots.status.value,
+            started_at=self._started_at,
+            slots=self._slots.slots,
+            pool=boot.pool.name,
+            labels=boot.pool.labels,
+            playwright_version=self.playwright_version,
+            grid=__version__,
+            handoff=str(boot.directory / "handoff.sock"),
+            pid=os.getpid(),
+            rss_mib=self.rss_mib,
+        )
 
     async def _register(self) -> None:
         await self._registry.register(self._record(), lifetime=self._slots.lifetime, sessions=self._live())

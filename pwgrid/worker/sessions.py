@@ -4,14 +4,13 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
 
 from pwgrid.common.session_lifecycle import how_ended
-from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.registry.records import lease_of
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer, SessionClosed
 from pwgrid.worker.handoff_server import HandoffServer, OfferedClient
@@ -26,8 +25,8 @@ CLOSE_GRACE_S: Final = 5.0
 
 
 class Sessions:
-    """`status` returns the worker's status. Calls `on_offered` for each admitted offer and `on_served` when the browser
-    server has its socket, and both for a new lease.
+    """Calls `on_offered` for each admitted offer and `on_served` when the browser server has its socket, and both for a
+    new lease.
 
     The owner sets `server` once there is one.
     """
@@ -37,46 +36,42 @@ class Sessions:
         boot: WorkerArguments,
         slots: Slots,
         registry_sync: RegistrySync,
-        status: Callable[[], WorkerStatus],
+        handoff: HandoffServer,
         on_offered: Callable[[], None],
         on_served: Callable[[], None],
     ) -> None:
         self.server: BrowserServer | None = None
-        self.leases = Leases(
-            slots,
-            status,
-            boot.directory / "leases.json",
-            boot.settings.borrow_reconnect_grace,
-            registry_sync,
-            self,
-        )
+        grace_s = boot.settings.borrow_reconnect_grace
+        self.leases = Leases(slots, boot.directory / "leases.json", grace_s, registry_sync, self)
         self._boot = boot
         self._slots = slots
         self._registry_sync = registry_sync
-        self._status = status
+        self._handoff = handoff
         self._on_offered = on_offered
         self._on_served = on_served
         self._is_successor = boot.adopt_node_pid is not None
         """Whether another worker admitted the sessions."""
-        self._handoff: HandoffServer | None = None
         self._taken: dict[str, tuple[OfferedClient, float]] = {}
         """By their sessions' ids, the clients that are not answered yet, and since when the browser server has each."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def open(self, path: Path) -> None:
-        """Starts to take offers at this socket."""
-        self._handoff = HandoffServer(path, self._on_offer, self.leases)
+    def open(self) -> None:
+        """Starts to take offers."""
+        self._handoff.open(self._on_offer, self.leases)
 
     def close(self) -> None:
         """Takes no more offers. Idempotent."""
         self._record_taken()
-        if self._handoff is not None:
-            self._handoff.close()
+        self._handoff.close()
 
-    def tell_freed(self) -> None:
-        """Tells proxies that this worker has a slot again."""
-        if self._handoff is not None:
-            self._handoff.tell_freed()
+    def adopt(self, server: BrowserServer, live: Mapping[str, Mapping[str, str]]) -> None:
+        """Takes over the leases and sessions of this worker's predecessor. `live` has what that was told of each
+        session that its browser server has."""
+        self.server = server
+        self.leases.adopt(frozenset(live))
+        for session_id, told in live.items():
+            lease = self.leases.get(lease_of(session_id))
+            self._slots.admit(LiveSession(session_id, is_served=True, told=told, lease_id=lease.id if lease else ""))
 
     def ended(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
         """Called when the browser server reports a session's end. Calls `on_record` once Redis has it."""
@@ -94,10 +89,8 @@ class Sessions:
 
     def _tell_over(self, closed: SessionClosed, session: LiveSession) -> None:
         """The proxies hear of the end of a session that is traced. (They do not of one whose worker has died.)"""
-        if self._handoff is None:
-            return
-        now, lease, boot = time.time(), self.leases.by_id.get(session.lease_id), self._boot
-        told = lease.held.told if lease is not None else session.told
+        now, boot = time.time(), self._boot
+        told = (self.leases.get(session.lease_id) or session).told
         self._handoff.tell_over(
             {
                 "trace": session.trace,
@@ -139,11 +132,11 @@ class Sessions:
     def serve(self, client: OfferedClient) -> None:
         """Gives an admitted client to the browser server."""
         assert self.server is not None
-        session_id = client.offer.session_id
+        session_id = client.session.session_id
         with contextlib.suppress(OSError):  # a Unix socket, or a client that has left: the browser server reports that
             # Marks that this worker is about to pass the client on (pwgrid/proxy/connect/handoff.py).
             client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 1)
-        handed_over = self.server.hand_over(client.offer, client.sock)
+        handed_over = self.server.hand_over(client)
         self._on_offered()
 
         def settled(future: asyncio.Future[None]) -> None:
@@ -167,11 +160,12 @@ class Sessions:
         self._on_served()
 
     def _on_offer(self, client: OfferedClient) -> None:
-        if client.offer.lease_id:
+        if client.session.lease_id:
             self.leases.offered(client)
-        elif (refused := self._slots.admit(client.offer, self._status(), time.monotonic())) is not None:
+        elif refused := self._slots.refusal(client.session.session_id, client.deadline, time.monotonic()):
             client.answer(refused)
         else:
+            self._slots.admit(client.session)
             self.serve(client)
 
     def _take_back(self, session_id: str) -> None:

@@ -1,20 +1,29 @@
 """The worker's slots: who is admitted, and who has them. The authority for them; Redis only mirrors it."""
 
+from __future__ import annotations
+
 import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.worker.policy.admission import Offer, RefusalReason, Room, refusal
+
+if TYPE_CHECKING:
+    from pwgrid.worker.leases import Lease
+
+RefusalReason = Literal["draining", "full", "late", "used up"]
 
 NAMES: Final = ("name", "run", "labels")
 """Fields of `told` that come from the client itself."""
 
 MOST_RUNS: Final = 20
 """How many entries of `runs` the master gets at most: a frame of the control link is bounded."""
+
+REPORTS_PER_LIFE: Final = 10
+"""Reports at equal steps of a worker's life: together they cost far less than the start of its browser."""
 
 
 @dataclass(slots=True)
@@ -23,33 +32,34 @@ class LiveSession:
 
     session_id: str
     client: str = ""
+    """Its address and port."""
     started_at: float | None = None
     """Unix seconds; None during the handoff, and where only this worker's predecessor knew it."""
     is_served: bool = False
     """Whether the browser server has its socket; until then the handoff may still fail."""
     told: Mapping[str, str] = field(default_factory=dict)
-    """What the proxy told of its client: fields of its record, and `caps`."""
+    """What the proxy told of its client: fields of its record (`labels`, `name`, `run`, `token`, `caps`)."""
     lease_id: str = ""
     """The lease that it came with: it uses the lease's slot and takes none of its own."""
     trace: str = ""
-    """As in its offer."""
+    """Where the session is traced: what its proxy wants to hear again when it is over."""
 
 
 class Slots:
-    """The live sessions and the leases of one worker.
+    """The live sessions and the leases of one worker, whose `status` says whether it admits any.
 
-    `held` has the leases by their keys in Redis, each as a session that keeps its slot. `max_lifetime` is a number of
-    sessions; a lease counts as one, however many clients come with it. Calls `on_freed` when a slot comes free after an
-    offer was refused for want of one.
+    `held` has the leases by their keys in Redis; each keeps its slot. `max_lifetime` is a number of sessions; a lease
+    counts as one, however many clients come with it. Calls `on_freed` when a slot comes free after an offer was refused
+    for want of one.
     """
 
     def __init__(self, slots: int, max_lifetime: float = math.inf, on_freed: Callable[[], None] = lambda: None) -> None:
         self.slots = slots
         self.max_lifetime = max_lifetime
         self._on_freed = on_freed
+        self.status = WorkerStatus.STARTING
         self.live: dict[str, LiveSession] = {}
-        self.held: dict[str, LiveSession] = {}
-        self._within_leases = 0
+        self.held: dict[str, Lease] = {}
         self.lifetime = 0
         self._expected: set[str] = set()
         self._has_refused = True
@@ -62,27 +72,48 @@ class Slots:
 
     @property
     def taken(self) -> int:
-        return len(self.live) - self._within_leases + len(self.held)
+        return len(self._holders())
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether the worker has admitted its last session; live ones go on."""
+        return self.lifetime >= self.max_lifetime
 
     def runs(self) -> list[dict[str, str | int]]:
         """Returns who has how many slots, by names and label key as far as clients gave them; the MOST_RUNS largest."""
-        holders = [*self.held.values(), *(each for each in self.live.values() if not each.lease_id)]
-        counts = Counter(tuple(each.told.get(name, "") for name in NAMES) for each in holders if each.told)
+        counts = Counter(tuple(each.told.get(name, "") for name in NAMES) for each in self._holders() if each.told)
         del counts[("",) * len(NAMES)]
         return [{**dict(zip(NAMES, key, strict=True)), "slots": slots} for key, slots in counts.most_common(MOST_RUNS)]
 
-    def admit(self, offer: Offer, status: WorkerStatus, now: float) -> RefusalReason | None:
-        """Takes the session into a slot, or returns why not."""
-        return self._take(self.live, offer, status, now)
+    def refusal(self, session_id: str, deadline: float, now: float) -> RefusalReason | None:
+        """Returns why the worker refuses the session or lease, or None when it has a slot for it.
 
-    def hold(self, offer: Offer, status: WorkerStatus, now: float) -> RefusalReason | None:
-        """Keeps a slot for a lease, or returns why not."""
-        return self._take(self.held, offer, status, now)
+        A spare admits: a selection offers it a session when it takes the place of a worker that is used up. A late
+        offer is refused because the proxy has given the client to another worker by then.
+        """
+        if self.status not in (WorkerStatus.SPARE, WorkerStatus.AVAILABLE) and not (
+            self.status is WorkerStatus.DRAINING and session_id in self._expected
+        ):
+            return "draining"
+        if now >= deadline:
+            return "late"
+        if self.is_used_up:
+            return "used up"
+        if self.taken >= self.slots:
+            self._has_refused = True
+            return "full"
+        return None
 
-    def admit_with_lease(self, offer: Offer) -> None:
-        """Admits the session of a client with a lease of this worker, into the lease's slot."""
-        self.live[offer.session_id] = _session_of(offer)
-        self._within_leases += 1
+    def admit(self, session: LiveSession) -> None:
+        """Takes a session into a slot of its own, or into that of its lease."""
+        self.live[session.session_id] = session
+        if not session.lease_id:
+            self.lifetime += 1
+
+    def hold(self, lease: Lease) -> None:
+        """Keeps a slot for a lease."""
+        self.held[lease.session_id] = lease
+        self.lifetime += 1
 
     def expect(self, leases: Mapping[str, float]) -> None:
         """Called when a drain begins. `leases` maps sessions that are on their way to the seconds that their leases
@@ -90,19 +121,6 @@ class Slots:
         for session_id in leases.keys() - self.live.keys() - self.held.keys():
             self._expected.add(session_id)
             asyncio.get_running_loop().call_later(leases[session_id], self._expect_no_more, session_id)
-
-    def adopt(self, session_id: str, lease_id: str = "", told: Mapping[str, str] | None = None) -> None:
-        """Takes over a session that this worker's predecessor admitted. With `lease_id` it uses that lease's slot."""
-        self.live[session_id] = LiveSession(session_id, is_served=True, told=told or {}, lease_id=lease_id)
-        if lease_id:
-            self._within_leases += 1
-        else:
-            self.lifetime += 1
-
-    def adopt_held(self, held: LiveSession) -> None:
-        """Takes over the slot of a lease of this worker's predecessor."""
-        self.held[held.session_id] = held
-        self.lifetime += 1
 
     def take_back(self, session_id: str) -> None:
         """Undoes the admission of a session that the browser server did not get, or of a lease that no proxy kept, also
@@ -114,9 +132,7 @@ class Slots:
     def free(self, session_id: str) -> LiveSession | None:
         """Frees the slot of the session or lease, and returns it; None if it is not here (any more)."""
         session = self.live.pop(session_id, None) or self.held.pop(session_id, None)
-        if session is not None and session.lease_id:
-            self._within_leases -= 1
-        elif session is not None and self._has_refused:
+        if session is not None and not session.lease_id and self._has_refused:
             self._has_refused = False
             self._on_freed()
         self._expect_no_more(session_id)  # it has come and gone
@@ -128,21 +144,16 @@ class Slots:
             self._fewer.clear()
             await self._fewer.wait()
 
-    def _take(
-        self, into: dict[str, LiveSession], offer: Offer, status: WorkerStatus, now: float
-    ) -> RefusalReason | None:
-        room = Room(self.taken, self.slots, self.lifetime, self.max_lifetime)
-        reason = refusal(offer, status, room, now, is_expected=offer.session_id in self._expected)
-        if reason is None:
-            into[offer.session_id] = _session_of(offer)
-            self.lifetime += 1
-        self._has_refused |= reason == "full"
-        return reason
+    def _holders(self) -> list[LiveSession]:
+        return [*self.held.values(), *(each for each in self.live.values() if not each.lease_id)]
 
     def _expect_no_more(self, session_id: str) -> None:
         self._expected.discard(session_id)
         self._fewer.set()
 
 
-def _session_of(offer: Offer) -> LiveSession:
-    return LiveSession(offer.session_id, offer.client, told=offer.told, lease_id=offer.lease_id, trace=offer.trace)
+def is_worth_telling(lifetime: int, told: int, max_lifetime: int) -> bool:
+    """Whether the master should hear this count at once: at each tenth of a life, and at every session of the last.
+    `told` is the count that it heard last; several sessions may have come since."""
+    step = max(1, max_lifetime // REPORTS_PER_LIFE)
+    return lifetime // step > told // step or max_lifetime - lifetime < step

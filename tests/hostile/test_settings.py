@@ -18,7 +18,7 @@ def test_a_browser_server_is_launched_with_the_guard_that_is_set(
 ) -> None:
     settings = Settings(client_guard="strict", block_file_urls=True, browser_env=("CHOSEN",), max_concurrent_sessions=3)
     browser = FoundBrowser("chromium", "/chromium", "", "setting")
-    spec = LaunchSpec(settings, short_form(settings, "chromium"), browser, tmp_path / "socket", tmp_path)
+    spec = LaunchSpec(settings, short_form(settings, "chromium"), browser, tmp_path)
     monkeypatch.setenv("CHOSEN", "yes")
     monkeypatch.setenv("SECRET", "no")
     options = json.loads(spec.options(tmp_path, 1.0))

@@ -17,14 +17,13 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy import reap_workers
 from pwgrid.proxy.reap_workers import DeadWorkers
-from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
+from pwgrid.settings.pools import short_form
 from pwgrid.worker import registry_sync
 from pwgrid.worker.browser.server import SessionClosed
-from pwgrid.worker.policy.admission import Offer
 from pwgrid.worker.registry_sync import RegistrySync
-from pwgrid.worker.slots import Slots
+from pwgrid.worker.slots import LiveSession, Slots
 from tests.support.redis import RedisServer
 
 BOUND_S = 20.0
@@ -83,17 +82,19 @@ class World:
     def employ(self, slots: Slots) -> None:
         """A worker process begins."""
         self.slots = slots
+        self.slots.status = WorkerStatus.AVAILABLE
         self.worker = self.connect()
         boot: Any = SimpleNamespace(
             registry_seen=True,
             browser_type="chromium",
             worker_id=WORKER,
+            pool=short_form(Settings(), "chromium"),
             runtime=self.runtime,
-            settings=None,
+            directory=self.runtime,
+            settings=Settings(),
             adopt_node_pid=None,
         )
-        record = WorkerRecord("chromium", WORKER, "ws://host/playwright/chromium/aabbccdd.secret", slots=50)
-        self.sync = RegistrySync(boot, self.worker, self.slots, lambda: record)
+        self.sync = RegistrySync(boot, self.worker, self.slots)
 
     async def play(self, steps: list[Step]) -> None:
         await self.sync.register()
@@ -129,8 +130,8 @@ class World:
 
     async def a_client_comes(self) -> None:
         session_id = await self.select()
-        assert self.slots.admit(Offer(session_id, 1.0, "c:1"), WorkerStatus.AVAILABLE, 0.0) is None
-        session = self.slots.live[session_id]
+        session = LiveSession(session_id, "c:1")
+        self.slots.admit(session)
         self.sync.mark_served(session)
         self.sync.started(session)
 
@@ -160,7 +161,7 @@ class World:
         self.employ(Slots(50))
         self.worker.client.state = state  # type: ignore[attr-defined]
         for session_id in live:
-            self.slots.adopt(session_id)
+            self.slots.admit(LiveSession(session_id, is_served=True))
         await self.sync.register()
         for session_id in list(self.ends):
             self.tell(session_id)

@@ -74,7 +74,7 @@ async def raw_session(
     client, handed = socket.socketpair()
     client.setblocking(False)
     handed.setblocking(False)  # as the proxy's are: what is not sent at once must not hold the browser server up
-    await watched.server.hand_over(offer(session_id, headers, early), handed)
+    await watched.server.hand_over(offer(session_id, handed, headers, early))
     handed.close()
     return client
 
@@ -270,7 +270,7 @@ async def test_a_connection_that_a_browser_server_has_bears_its_mark() -> None:
             with ours:
                 clear_marks(ours)
                 assert not is_served(ours)
-                await watched.server.hand_over(offer("f" * 16), ours)
+                await watched.server.hand_over(offer("f" * 16, ours))
                 assert (await asyncio.to_thread(client.recv, 4096)).startswith(b"HTTP/1.1 101 ")
                 client.sendall(PING)
                 assert await asyncio.to_thread(client.recv, 16) == PONG
@@ -356,14 +356,14 @@ async def test_after_sigkill_of_node_nothing_is_left(browser_type: BrowserType) 
         assert "SIGKILL" in await watched.why_gone()
         await ended(browser_pid)
         with pytest.raises(BrowserServerGone), socket.socket() as handed:
-            await watched.server.hand_over(offer("0" * 16), handed)
+            await watched.server.hand_over(offer("0" * 16, handed))
 
 
 async def test_a_handoff_that_node_did_not_acknowledge_fails_with_it() -> None:
     async with browser_server() as watched:
         os.kill(watched.server.pid, signal.SIGSTOP)
         client, handed = socket.socketpair()
-        future = watched.server.hand_over(offer("0" * 16), handed)
+        future = watched.server.hand_over(offer("0" * 16, handed))
         os.kill(watched.server.pid, signal.SIGKILL)
         with pytest.raises(BrowserServerGone):
             await asyncio.wait_for(future, BOUND_S)
@@ -404,7 +404,7 @@ async def test_a_socket_that_arrives_after_the_crash_gets_an_answer() -> None:
     async with browser_server(fake=False) as watched:
         os.kill(watched.server.pid, signal.SIGSTOP)
         client, handed = socket.socketpair()
-        future = watched.server.hand_over(offer("0" * 16), handed)
+        future = watched.server.hand_over(offer("0" * 16, handed))
         os.kill(watched.server.ready.browser_pid, signal.SIGKILL)
         await ended(watched.server.ready.browser_pid)
         os.kill(watched.server.pid, signal.SIGCONT)
@@ -563,7 +563,7 @@ async def test_a_launcher_that_dies_leaves_its_last_words(tmp_path: Path) -> Non
 
 async def test_a_socket_path_that_is_too_long_is_an_error_that_names_the_setting() -> None:
     with private_directory() as directory:
-        launch = replace(spec(directory, fake=True), socket_path=directory / ("x" * 100) / "browser.sock")
+        launch = replace(spec(directory, fake=True), directory=directory / ("x" * 100))
         with pytest.raises(BrowserLaunchError, match="PWGRID_RUNTIME_DIR"):
             await start(launch)
 
@@ -572,7 +572,6 @@ async def test_a_socket_path_that_is_too_long_is_an_error_that_names_the_setting
 
 WORKER = """
 import asyncio, socket, sys
-from dataclasses import replace
 from pathlib import Path
 from pwgrid.worker.browser.server import BrowserServer
 from tests.support.stand_in_proxy import offer, spec
@@ -583,7 +582,7 @@ async def main():
         spec(Path(sys.argv[1]), drain_timeout=float(sys.argv[5])), ours, theirs,
         on_closed=lambda _closed, _on_record: None, on_gone=lambda _: None, timeout_s=30,
     )
-    await server.hand_over(replace(offer("a" * 16), told={"name": "Smoke 12"}), session)
+    await server.hand_over(offer("a" * 16, session, name="Smoke 12"))
     session.close()
     print(server.pid, server.ready.browser_pid, flush=True)
     await asyncio.Event().wait()
@@ -762,7 +761,7 @@ async def test_hundreds_of_handoffs_at_once_arrive_each_with_its_own_socket() ->
         futures = []
         for number, (client, handed) in enumerate(pairs):
             client.setblocking(False)
-            futures.append(watched.server.hand_over(offer(f"{number:016x}"), handed))
+            futures.append(watched.server.hand_over(offer(f"{number:016x}", handed)))
         await asyncio.gather(*futures)
         for number, (client, handed) in enumerate(pairs):
             handed.close()

@@ -20,7 +20,8 @@ from pwgrid.settings.pools import short_form
 from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.launch import LAUNCHER, LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer, OnClosed, SessionClosed
-from pwgrid.worker.policy.admission import Offer
+from pwgrid.worker.handoff_server import OfferedClient
+from pwgrid.worker.slots import LiveSession
 from tests.support.browsers import fit_browser
 from tests.support.fake_grid import FAKE_LAUNCHER, launching
 
@@ -65,7 +66,7 @@ class Watched:
             while b"\r\n\r\n" not in head:
                 head += await loop.sock_recv(client, 65536)
             self.handed_over += 1
-            handed_over = self.server.hand_over(offer_of(f"{self.handed_over:016x}", head), client)
+            handed_over = self.server.hand_over(offer_of(f"{self.handed_over:016x}", client, head))
             await handed_over
             client.close()
 
@@ -83,16 +84,13 @@ def spec(
     """What a worker would launch in `directory`: the browser of this host, or what `launching()` says instead of it.
     `changes` are settings; they are not checked, so a test may set times shorter than the shortest allowed."""
     assert changes.keys() <= SETTINGS.keys(), changes
-    temporary = directory / "tmp"
-    temporary.mkdir(exist_ok=True)
     settings = Settings().model_copy(update=changes)
     browser = FoundBrowser(browser_type, "", "", "setting") if fake else fit_browser(browser_type)
     return LaunchSpec(
         settings,
         short_form(settings, browser_type),
         replace(browser, executable=executable) if executable else browser,
-        directory / "browser.sock",
-        temporary,
+        directory,
         live_view,
         code_cache,
     )
@@ -105,7 +103,7 @@ def private_directory() -> Iterator[Path]:
     try:
         yield directory
         assert processes_of(directory) == []
-        assert sorted(path.name for path in directory.iterdir()) in (["tmp"], ["browser.sock", "tmp"])
+        assert sorted(path.name for path in directory.iterdir()) in ([], ["tmp"], ["browser.sock", "tmp"])
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -204,13 +202,16 @@ HEADERS = {
 """The headers of a client's handshake, as the browser server gets them."""
 
 
-def offer(session_id: str, headers: Mapping[str, str] = HEADERS, early: str = "") -> Offer:
-    """What a worker is offered; there is time."""
-    return Offer(session_id, time.monotonic() + BOUND_S, headers=headers, early=early)
+def offer(
+    session_id: str, sock: socket.socket, headers: Mapping[str, str] = HEADERS, early: str = "", **told: str
+) -> OfferedClient:
+    """What a worker is offered; there is time, and nobody waits for the answer."""
+    session = LiveSession(session_id, told=told)
+    return OfferedClient(session, time.monotonic() + BOUND_S, headers, early, "", sock, lambda _answer: None)
 
 
-def offer_of(session_id: str, head: bytes) -> Offer:
+def offer_of(session_id: str, sock: socket.socket, head: bytes) -> OfferedClient:
     """The offer that a proxy would make of a client's head."""
     _, _, lines = head.partition(b"\r\n")
     pairs = (line.split(": ", 1) for line in lines.decode("latin-1").split("\r\n") if line)
-    return offer(session_id, {name.lower(): value for name, value in pairs})
+    return offer(session_id, sock, {name.lower(): value for name, value in pairs})

@@ -5,7 +5,7 @@ import pytest
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.settings.model import Settings
 from pwgrid.settings.value_types import MAX_SECONDS
-from pwgrid.worker.policy.close_texts import close_texts, drain_text
+from pwgrid.worker.close_texts import close_texts, drain_text
 
 FRAME_BYTES = 123
 LONGEST_S = MAX_SECONDS - 0.5

@@ -8,14 +8,14 @@ import pytest
 
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.worker.drain import Drain, DrainRequest
-from pwgrid.worker.slots import Slots
+from pwgrid.worker.slots import LiveSession, Slots
 
 LONG_S = 3600.0
 
 
 def with_a_session() -> Slots:
     slots = Slots(5)
-    slots.adopt("s")
+    slots.admit(LiveSession("s"))
     return slots
 
 

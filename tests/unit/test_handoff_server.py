@@ -15,7 +15,7 @@ import uvloop
 from structlog.testing import capture_logs
 
 from pwgrid.worker.handoff_server import HandoffServer, OfferedClient
-from pwgrid.worker.policy.admission import Offer
+from pwgrid.worker.slots import LiveSession
 from tests.support.descriptors import no_descriptor_is_free
 
 BOUND_S = 10.0
@@ -27,18 +27,19 @@ OFFER = {
     "early": "",
 }
 GOOD = json.dumps(OFFER).encode()
-TAKEN = Offer("0123456789abcdef", 12.5, "127.0.0.1:50000", {"host": "localhost"})
+TAKEN = LiveSession("0123456789abcdef", "127.0.0.1:50000"), 12.5, {"host": "localhost"}, ""
 
 
 class Worker:
     """A handoff server, what it was offered, and a proxy's link to it."""
 
     def __init__(self, directory: Path) -> None:
-        self.offers: asyncio.Queue[tuple[Offer, socket.socket, Callable[..., None]]] = asyncio.Queue()
+        self.offers: asyncio.Queue[OfferedClient] = asyncio.Queue()
         self.refuse_all = False
         self.asked_for: list[tuple[int, Mapping[str, Any]]] = []
         self.ended: list[int] = []
-        self.server = HandoffServer(directory / "s", self._on_offer, self)
+        self.server = HandoffServer(directory / "s")
+        self.server.open(self._on_offer, self)
         self.link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.link.connect(str(directory / "s"))
         self.link.setblocking(False)
@@ -47,7 +48,7 @@ class Worker:
         if self.refuse_all:
             client.answer("draining")
         else:
-            self.offers.put_nowait((client.offer, client.sock, client.answer))
+            self.offers.put_nowait(client)
 
     def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any]:
         self.asked_for.append((link, message))
@@ -84,16 +85,16 @@ def copies_of(sock: socket.socket) -> int:
 
 
 async def test_a_packet_with_a_socket_is_an_offer_and_its_answer_goes_back(worker: Worker) -> None:
-    client, handed = socket.socketpair()
-    with client, handed:
+    ours, handed = socket.socketpair()
+    with ours, handed:
         for said in ((None, 12.5), ("full",)):
             worker.send(GOOD, handed.fileno())
-            offer, sock, answer = await worker.offers.get()
-            assert offer == TAKEN
-            assert os.path.sameopenfile(sock.fileno(), handed.fileno())
-            assert not sock.get_inheritable()
+            client = await worker.offers.get()
+            assert (client.session, client.deadline, client.headers, client.early) == TAKEN
+            assert os.path.sameopenfile(client.sock.fileno(), handed.fileno())
+            assert not client.sock.get_inheritable()
             assert copies_of(handed) == 2
-            answer(*said)
+            client.answer(*said)
             refused, served_at = (*said, None)[:2]
             assert json.loads(await worker.said()) == {
                 "session": "0123456789abcdef",
@@ -104,19 +105,19 @@ async def test_a_packet_with_a_socket_is_an_offer_and_its_answer_goes_back(worke
 
 
 async def test_a_packet_may_say_more_than_we_know(worker: Worker) -> None:
-    client, handed = socket.socketpair()
-    with client, handed:
+    ours, handed = socket.socketpair()
+    with ours, handed:
         worker.send(json.dumps({**OFFER, "colour": "blue"}).encode(), handed.fileno())
-        offer, _, answer = await worker.offers.get()
-        assert offer == TAKEN
-        answer("full")
+        client = await worker.offers.get()
+        assert (client.session, client.deadline, client.headers, client.early) == TAKEN
+        client.answer("full")
 
 
 async def test_offers_that_are_there_when_it_closes_are_answered(worker: Worker) -> None:
     client, handed = socket.socketpair()
     with client, handed:
         worker.send(GOOD, handed.fileno())
-        _, _, answer = await worker.offers.get()  # the link is there now
+        answer = (await worker.offers.get()).answer  # the link is there now
         worker.send(GOOD, handed.fileno())
         worker.send(GOOD, handed.fileno())
         worker.refuse_all = True
@@ -159,10 +160,11 @@ async def test_the_client_of_a_lease_and_the_name_of_a_run_come_with_the_offer(w
             json.dumps({**OFFER, "told": {"name": "Smoke 12"}, "lease": ["l1", "secret"], "trace": "00-1"}).encode(),
             handed.fileno(),
         )
-        offer, _, answer = await worker.offers.get()
-        assert (offer.told, offer.lease_id, offer.secret) == ({"name": "Smoke 12"}, "l1", "secret")
-        assert offer.trace == "00-1"
-        answer("in use")
+        offered = await worker.offers.get()
+        session = offered.session
+        assert (session.told, session.lease_id, offered.secret) == ({"name": "Smoke 12"}, "l1", "secret")
+        assert session.trace == "00-1"
+        offered.answer("in use")
 
 
 async def test_the_end_of_a_traced_session_is_told_to_the_proxy_that_connected_last(
@@ -231,7 +233,7 @@ async def a_worker_that_has_answered(directory: Path, handed: socket.socket) -> 
     """Its first offer is taken, and the answer is unread."""
     worker = Worker(directory)
     worker.send(GOOD, handed.fileno())
-    _, _, answer = await worker.offers.get()
+    answer = (await worker.offers.get()).answer
     answer(None)
     try:
         yield worker
@@ -252,7 +254,7 @@ def test_offers_of_a_proxy_that_died_with_an_answer_unread_are_taken(tmp_path: P
                 worker.link.close()
                 for _ in range(3):
                     async with asyncio.timeout(BOUND_S):
-                        _, _, answer = await worker.offers.get()
+                        answer = (await worker.offers.get()).answer
                     answer(None)
                 assert worker.ended == [1]
 
@@ -265,12 +267,12 @@ async def test_offers_of_a_dead_proxy_are_taken_although_an_answer_cannot_be_sen
     with client, handed:
         worker = Worker(tmp_path)
         worker.send(GOOD, handed.fileno())
-        _, _, answer = await worker.offers.get()
+        answer = (await worker.offers.get()).answer
         worker.send(GOOD, handed.fileno())
         worker.link.close()
         answer(None)  # before the loop looks at the link
         async with asyncio.timeout(BOUND_S):
-            _, _, answer = await worker.offers.get()
+            answer = (await worker.offers.get()).answer
         answer(None)
         worker.server.close()
         assert worker.ended == [1]

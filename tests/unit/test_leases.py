@@ -14,7 +14,6 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry.records import lease_of, takes_slot
 from pwgrid.worker.handoff_server import OfferedClient
 from pwgrid.worker.leases import EXPIRED, RETURNED, End, Lease, Leases
-from pwgrid.worker.policy.admission import Offer
 from pwgrid.worker.registry_sync import RegistrySync
 from pwgrid.worker.slots import LiveSession, Slots
 
@@ -27,19 +26,12 @@ class Worker:
     """Leases of a worker with two slots, and what they had others do. Clients are served at once."""
 
     def __init__(self, directory: Path, grace_s: float = 0.0, slots: int = 2) -> None:
-        self.status = WorkerStatus.AVAILABLE
         self.slots = Slots(slots)
+        self.slots.status = WorkerStatus.AVAILABLE
         self.done: list[tuple[str, ...]] = []
         self.over = asyncio.Event()
         self.path = directory / "leases.json"
-        self.leases = Leases(
-            self.slots,
-            lambda: self.status,
-            self.path,
-            grace_s,
-            cast("RegistrySync", self),
-            self,
-        )
+        self.leases = Leases(self.slots, self.path, grace_s, cast("RegistrySync", self), self)
 
     # As its RegistrySync
 
@@ -47,10 +39,10 @@ class Worker:
         held.is_served = True
 
     def lease_started(self, lease: Lease) -> None:
-        self.done.append(("began", lease.lease_id))
+        self.done.append(("began", lease.id))
 
     def lease_ended(self, lease: Lease, end: End) -> None:
-        self.done.append(("ended", lease.lease_id, end.by, end.reason))
+        self.done.append(("ended", lease.id, end.by, end.reason))
         self.over.set()
 
     def beat_soon(self) -> None:
@@ -59,7 +51,7 @@ class Worker:
     # As its Sessions
 
     def serve(self, client: OfferedClient) -> None:
-        self.done.append(("serve", client.offer.session_id))
+        self.done.append(("serve", client.session.session_id))
         client.answer(None)
 
     def end(self, session_id: str, reason: str) -> None:
@@ -92,8 +84,12 @@ class Worker:
         """The list gets the answer, when there is one."""
         answers: list[str | None] = []
         with socket.socket() as sock:
-            offer = Offer(session_id, deadline, "c", lease_id=lease_of(session_id) or "l1", secret=secret)
-            self.leases.offered(OfferedClient(offer, sock, lambda said: answers.append(json.loads(said)["refused"])))
+            session = LiveSession(session_id, "c", lease_id=lease_of(session_id) or "l1")
+
+            def answered(said: bytes) -> None:
+                answers.append(json.loads(said)["refused"])
+
+            self.leases.offered(OfferedClient(session, deadline, {}, "", secret, sock, answered))
         return answers
 
     def leave(self, session_id: str = "l1~1", end: End = DISCONNECTED) -> None:
@@ -116,7 +112,7 @@ async def test_a_lease_keeps_a_slot_until_it_is_returned(worker: Worker) -> None
     worker.borrow("l2")
     assert (worker.slots.taken, worker.slots.lifetime) == (2, 2)
     assert worker.take("l3") == "full"
-    assert worker.slots.admit(Offer("x", math.inf), worker.status, 0) == "full"
+    assert worker.slots.refusal("x", math.inf, 0) == "full"
     assert worker.ask("return") is None
     assert worker.ask("return") == "no such lease"
     assert worker.take("l3") is None
@@ -146,7 +142,7 @@ async def test_a_lease_ends_whose_proxy_goes_before_it_says_that_the_borrow_is_a
     worker.borrow("l2")
     worker.keep("l1")
     worker.leases.link_ended(OTHER_LINK)
-    assert worker.leases.by_id["l1"].grace is None
+    assert worker.slots.held["lease:l1"].grace is None
     if is_successor:
         worker = Worker(tmp_path)
         worker.leases.adopt(frozenset())
@@ -157,7 +153,7 @@ async def test_a_lease_ends_whose_proxy_goes_before_it_says_that_the_borrow_is_a
         await worker.over.wait()
     assert worker.done[-1] == ("ended", "l1", "grid", "borrow not answered")
     assert worker.connect("l1~1") == ["no such lease"]
-    assert worker.leases.by_id.keys() == {"l2"}
+    assert worker.slots.held.keys() == {"lease:l2"}
     assert [each["id"] for each in json.loads(worker.path.read_text())] == ["l2"]
 
 
@@ -171,7 +167,7 @@ async def test_a_lease_stays_whose_borrower_has_the_answer(tmp_path: Path, is_su
         worker.leases.adopt(frozenset())
     else:
         worker.leases.link_ended(LINK)
-    lease = worker.leases.by_id["l1"]
+    lease = worker.slots.held["lease:l1"]
     ends = lease.grace
     assert ends is not None
     match proof:
@@ -200,7 +196,7 @@ async def test_a_proxy_of_an_earlier_version_says_nothing_of_the_answer(worker: 
     worker.take("l1")
     assert worker.leases.asked(LINK, {"do": "keep", "id": "l1"}) == {"refused": None}
     worker.leases.link_ended(LINK)
-    assert worker.leases.by_id["l1"].grace is None
+    assert worker.slots.held["lease:l1"].grace is None
 
 
 async def test_a_client_takes_no_further_slot_and_one_comes_at_a_time(worker: Worker) -> None:
@@ -226,8 +222,8 @@ async def test_one_that_waits_for_a_client_that_stays_is_refused(
     worker.connect("l1~1")
     refused = asyncio.get_running_loop().create_future()
     with socket.socket() as sock:
-        offer = Offer("l1~2", math.inf, lease_id="l1", secret="s")
-        worker.leases.offered(OfferedClient(offer, sock, refused.set_result))
+        session = LiveSession("l1~2", lease_id="l1")
+        worker.leases.offered(OfferedClient(session, math.inf, {}, "", "s", sock, refused.set_result))
         async with asyncio.timeout(BOUND_S):
             assert json.loads(await refused)["refused"] == "in use"
 
@@ -272,7 +268,7 @@ async def test_a_successor_waits_out_the_grace_of_a_client_that_left(tmp_path: P
         worker.connect("l1~2")
     successor = Worker(tmp_path, grace_s=0.01)
     successor.leases.adopt(frozenset({"l1~2"} if comes_back else ()))
-    assert (successor.leases.by_id["l1"].grace is None) == comes_back
+    assert (successor.slots.held["lease:l1"].grace is None) == comes_back
     if not comes_back:
         async with asyncio.timeout(BOUND_S):
             await successor.over.wait()
@@ -298,18 +294,18 @@ async def test_a_lease_ends_by_its_time_and_its_client_is_told_why(worker: Worke
 
 async def test_a_lease_is_extended_and_never_shortened(worker: Worker) -> None:
     worker.borrow(ttl_s=900)
-    before = worker.leases.by_id["l1"].expires_at
+    before = worker.slots.held["lease:l1"].expires_at
     assert worker.ask("extend", ttlS=60) is None
-    assert worker.leases.by_id["l1"].expires_at == before
+    assert worker.slots.held["lease:l1"].expires_at == before
     assert worker.ask("extend", ttlS=3600) is None
-    assert worker.leases.by_id["l1"].expires_at > before + 2000
+    assert worker.slots.held["lease:l1"].expires_at > before + 2000
     assert worker.done[-1] == ("changed",)
     assert worker.ask("extend", "l9", ttlS=60) == "no such lease"
 
 
 async def test_only_the_token_that_borrowed_a_lease_and_operators_may_change_it(worker: Worker) -> None:
     worker.borrow()
-    worker.leases.by_id["l1"].held.told["token"] = "ci"
+    worker.slots.held["lease:l1"].told = {"token": "ci"}
     assert worker.ask("extend", ttlS=60, token="other") == "no such lease"
     assert worker.ask("return", token="other") == "no such lease"
     assert worker.ask("extend", ttlS=60, token="ci") is None
@@ -319,7 +315,7 @@ async def test_only_the_token_that_borrowed_a_lease_and_operators_may_change_it(
 
 async def test_a_drain_waits_for_leases_and_lets_their_clients_come(worker: Worker) -> None:
     worker.borrow()
-    worker.status = WorkerStatus.DRAINING
+    worker.slots.status = WorkerStatus.DRAINING
     empty = asyncio.create_task(worker.slots.empty())
     assert worker.take("l2") == "draining"
     assert worker.connect("l1~1") == [None]
@@ -396,11 +392,10 @@ async def test_a_successor_has_the_leases_that_were_kept(worker: Worker, tmp_pat
     successor = Worker(tmp_path)
     successor.leases.adopt(frozenset({"l1~1", "0123"}))
     for session_id in ("l1~1", "0123"):
-        lease_id = lease_of(session_id)
-        successor.slots.adopt(session_id, lease_id if lease_id in successor.leases.by_id else "")
+        successor.slots.admit(LiveSession(session_id, lease_id=lease_of(session_id)))
     assert successor.slots.taken == 3
-    assert successor.leases.by_id.keys() == {"l1", "l2"}
-    assert successor.leases.by_id["l1"].fields() == worker.leases.by_id["l1"].fields()
+    assert successor.slots.held.keys() == {"lease:l1", "lease:l2"}
+    assert successor.slots.held["lease:l1"].fields() == worker.slots.held["lease:l1"].fields()
     assert successor.connect("l2~1") == [None]
     assert successor.ask("return") is None
     assert successor.done[-1] == ("close", "l1~1", "returned")
@@ -426,7 +421,7 @@ async def test_a_successor_does_without_a_file_that_is_not_there(tmp_path: Path,
     if content is not None:
         worker.path.write_bytes(content)
     worker.leases.adopt(frozenset())
-    assert worker.leases.by_id == {}
+    assert worker.slots.held == {}
 
 
 def test_the_lease_of_a_session() -> None:
@@ -440,6 +435,6 @@ async def test_a_lease_whose_client_is_back_is_not_ended_by_an_end_of_before(tmp
     waits = []
     for session_id in ("l1~1", "l1~2"):  # as a successor hears of them
         worker.leases.disconnected(session_id, DISCONNECTED)
-        waits.append(worker.leases.by_id["l1"].grace)
+        waits.append(worker.slots.held["lease:l1"].grace)
     assert worker.connect("l1~3") == [None]
     assert [wait is not None and wait.cancelled() for wait in waits] == [True, True]

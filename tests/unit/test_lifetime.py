@@ -2,12 +2,14 @@
 
 import pytest
 
-from pwgrid.worker.policy.admission import is_used_up, is_worth_telling
+from pwgrid.worker.slots import Slots, is_worth_telling
 
 
 @pytest.mark.parametrize(("lifetime", "used_up"), [(0, False), (9, False), (10, True), (11, True)])
-def test_a_worker_is_used_up_at_its_limit(lifetime: int, used_up: bool) -> None:
-    assert is_used_up(lifetime, 10) is used_up
+async def test_a_worker_is_used_up_at_its_limit(lifetime: int, used_up: bool) -> None:
+    slots = Slots(1, max_lifetime=10)
+    slots.lifetime = lifetime
+    assert slots.is_used_up is used_up
 
 
 @pytest.mark.parametrize(

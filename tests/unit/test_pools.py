@@ -308,7 +308,7 @@ def test_a_browser_server_is_launched_with_what_its_pool_says(read: Any, tmp_pat
     chrome.touch(0o755)
     browser = find_for_pool(mine, settings, SearchPaths(root=tmp_path))
     assert str(browser) == f"chromium: {chrome} (setting)"
-    spec = LaunchSpec(settings.of_pool(mine), mine, browser, tmp_path / "s", tmp_path)
+    spec = LaunchSpec(settings.of_pool(mine), mine, browser, tmp_path)
     options = json.loads(spec.options(tmp_path, 1.0))
     assert (options["channel"], options["executablePath"], options["headless"]) == ("chrome", str(chrome), False)
     assert (options["slots"], options["args"], spec.environment()["TZ"]) == (2, ["--global"], "UTC")

@@ -3,17 +3,16 @@
 import asyncio
 import json
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.worker import sessions as module
 from pwgrid.worker.browser.server import SessionClosed
-from pwgrid.worker.handoff_server import OfferedClient
-from pwgrid.worker.policy.admission import Offer
+from pwgrid.worker.handoff_server import HandoffServer, OfferedClient
 from pwgrid.worker.sessions import Sessions
 from pwgrid.worker.slots import LiveSession, Slots
 
@@ -30,7 +29,8 @@ class Worker:
         settings = SimpleNamespace(borrow_reconnect_grace=0.0)
         boot: Any = SimpleNamespace(directory=directory, settings=settings, adopt_node_pid=None)
         itself = cast("Any", self)
-        self.sessions = Sessions(boot, self.slots, itself, lambda: WorkerStatus.AVAILABLE, lambda: None, self.on_served)
+        handoff = HandoffServer(directory / "handoff.sock")
+        self.sessions = Sessions(boot, self.slots, itself, handoff, lambda: None, self.on_served)
         self.sessions.server = itself
 
     async def serve(self, *session_ids: str) -> None:
@@ -38,9 +38,9 @@ class Worker:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             for session_id in session_ids:
-                offer = Offer(session_id, 1.0, "c:1")
-                assert self.slots.admit(offer, WorkerStatus.AVAILABLE, 0.0) is None
-                self.sessions.serve(OfferedClient(offer, ours, self.answered))
+                session = LiveSession(session_id, "c:1")
+                self.slots.admit(session)
+                self.sessions.serve(OfferedClient(session, 1.0, {}, "", "", ours, self.answered))
             await asyncio.sleep(0)
 
     def answered(self, said: bytes) -> None:
@@ -56,7 +56,7 @@ class Worker:
 
     # As its BrowserServer
 
-    def hand_over(self, _offer: Offer, _sock: socket.socket) -> asyncio.Future[None]:
+    def hand_over(self, _client: OfferedClient) -> asyncio.Future[None]:
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         taken.set_result(None)
         return taken
@@ -74,10 +74,12 @@ class Worker:
 
 
 @pytest.fixture
-def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Worker:
+async def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Worker]:
     """It records nothing because of time alone."""
     monkeypatch.setattr(module, "RECORD_DELAY_S", 3600)
-    return Worker(tmp_path)
+    worker = Worker(tmp_path)
+    yield worker
+    worker.sessions.close()
 
 
 async def test_a_session_s_own_start_comes_before_its_end(worker: Worker) -> None:

@@ -18,7 +18,7 @@ from pwgrid.common.errors import BrowserLaunchError
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.worker.browser.find import FoundBrowser
-from pwgrid.worker.policy.close_texts import close_texts
+from pwgrid.worker.close_texts import close_texts
 
 LAUNCHER: Final = Path(__file__).with_name("launcher.cjs")
 
@@ -50,14 +50,16 @@ class LaunchSpec:
     settings: Settings
     pool: PoolSettings
     browser: FoundBrowser
-    socket_path: Path
-    """Where the browser server listens (Unix socket, at most 107 bytes)."""
-    tmpdir: Path
-    """Private to this browser server: processes with this TMPDIR are killed with it."""
+    directory: Path
+    """Private to this browser server: it listens there."""
     live_view: Path | None = None
     """Where it shows the pages of sessions to the proxy (Unix socket); None: nowhere."""
     code_cache: Path | None = None
     """Where browser servers of the same grid share compiled code."""
+
+    @property
+    def socket_path(self) -> Path:
+        return self.directory / "browser.sock"
 
     def options(self, playwright_core: Path, timeout_s: float) -> str:
         """The launcher's options, as JSON."""
@@ -93,7 +95,12 @@ class LaunchSpec:
         named = self.settings.browser_env
         kept = {name: value for name, value in os.environ.items() if _NEEDED.fullmatch(name) or name in named}
         own = {name: value.get_secret_value() for name, value in self.pool.env.items()}
-        return {**kept, **own, "TMPDIR": str(self.tmpdir)}
+        return {**kept, **own, "TMPDIR": str(temporary(self.directory))}
+
+
+def temporary(directory: Path) -> Path:
+    """The TMPDIR of the browser server with this directory: processes that have it are killed with it."""
+    return directory / "tmp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +127,7 @@ def spawn(spec: LaunchSpec, ipc_child: socket.socket, timeout_s: float) -> subpr
         "NODE_CHANNEL_SERIALIZATION_MODE": "json",
         "PWGRID_LAUNCH": spec.options(Path(cli).parent, timeout_s),
     }
+    temporary(spec.directory).mkdir(mode=0o700, exist_ok=True)
     ipc_child.setblocking(False)
     return subprocess.Popen(
         [node, "--no-warnings", str(LAUNCHER)],

@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import psutil
 
 from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone
 from pwgrid.runtime.browser_process_tree import Tree, process_table
-from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, spawn
+from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, spawn, temporary
 from pwgrid.worker.browser.node_link import Message, NodeLink
-from pwgrid.worker.policy.admission import Offer
+
+if TYPE_CHECKING:
+    from pwgrid.worker.handoff_server import OfferedClient
 
 _EVIDENCE_LINES: Final = 50
 _GOING_AWAY: Final = 1001
@@ -69,7 +71,7 @@ class BrowserServer:
     ready: LaunchedBrowser
 
     def __init__(
-        self, link_socket: socket.socket, pid: int, tmpdir: Path, on_closed: OnClosed, on_gone: OnGone
+        self, link_socket: socket.socket, pid: int, directory: Path, on_closed: OnClosed, on_gone: OnGone
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.pid = pid
@@ -91,7 +93,7 @@ class BrowserServer:
         self._released = False
         self._pidfd = os.pidfd_open(pid)
         self._process = psutil.Process(pid)
-        self._tree = Tree(0, tmpdir, {self._process}, anywhere=True)
+        self._tree = Tree(0, temporary(directory), {self._process}, anywhere=True)
         self._loop.add_reader(self._pidfd, self._on_exit)
         self._link = NodeLink(link_socket, self._on_message, self._on_link_end)
 
@@ -136,7 +138,7 @@ class BrowserServer:
             raise
         finally:
             ipc_child.close()
-        server = cls(ipc, popen.pid, spec.tmpdir, on_closed, on_gone)
+        server = cls(ipc, popen.pid, spec.directory, on_closed, on_gone)
         server._watch(popen)
         try:
             async with asyncio.timeout(timeout_s):
@@ -156,7 +158,14 @@ class BrowserServer:
 
     @classmethod
     async def adopt(
-        cls, ipc: socket.socket, node_pid: int, tmpdir: Path, *, on_closed: OnClosed, on_gone: OnGone, timeout_s: float
+        cls,
+        ipc: socket.socket,
+        node_pid: int,
+        directory: Path,
+        *,
+        on_closed: OnClosed,
+        on_gone: OnGone,
+        timeout_s: float,
     ) -> tuple[BrowserServer, dict[str, dict[str, str]]]:
         """Takes over the running browser server of a dead worker. Returns it, and what that worker was told of its live
         sessions, by their ids.
@@ -165,7 +174,7 @@ class BrowserServer:
         it does not answer within `timeout_s`, without ending it.
         """
         try:
-            server = cls(ipc, node_pid, tmpdir, on_closed, on_gone)
+            server = cls(ipc, node_pid, directory, on_closed, on_gone)
         except (ProcessLookupError, psutil.NoSuchProcess):
             ipc.close()
             raise BrowserServerGone() from None
@@ -184,31 +193,31 @@ class BrowserServer:
         told = message["told"]
         return server, {session_id: told.get(session_id, {}) for session_id in message["sessions"]}
 
-    def hand_over(self, offer: Offer, client: socket.socket) -> asyncio.Future[None]:
+    def hand_over(self, client: OfferedClient) -> asyncio.Future[None]:
         """Gives the client's socket to the browser server; the future is done when that has it. The caller keeps the
         socket open until then.
 
-        After the offer's deadline the browser server drops the socket untouched. If the future fails, with
+        After the client's deadline the browser server drops the socket untouched. If the future fails, with
         BrowserServerGone, the socket is untouched, too.
         """
         if self._gone or self._stopping:
             future: asyncio.Future[None] = self._loop.create_future()
             future.set_exception(BrowserServerGone())
             return future
-        message = {
-            "session": offer.session_id,
-            "deadline": offer.deadline,
-            "headers": offer.headers,
-            "early": offer.early,
+        message: Message = {
+            "session": client.session.session_id,
+            "deadline": client.deadline,
+            "headers": client.headers,
+            "early": client.early,
         }
-        if offer.told:
-            message["told"] = offer.told  # for a successor of this worker
-        return self._link.send_handle(message, client)
+        if client.session.told:
+            message["told"] = client.session.told  # for a successor of this worker
+        return self._link.send_handle(message, client.sock)
 
     def close_session(self, session_id: str, reason: str, text: str | None = None) -> None:
         """Ends a session with a WebSocket close frame; `on_closed` follows with this reason. Ignores unknown ids.
 
-        `text` is the frame's text, by default the sentence for this reason (pwgrid/worker/policy/close_texts.py).
+        `text` is the frame's text, by default the sentence for this reason (pwgrid/worker/close_texts.py).
         """
         more = {} if text is None else {"text": text}
         self._link.send({"do": "close", "session": session_id, "code": _GOING_AWAY, "reason": reason, **more})

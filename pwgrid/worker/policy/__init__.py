@@ -1,1 +1,0 @@
-"""The worker's decisions: pure functions and values. Time is an argument."""
