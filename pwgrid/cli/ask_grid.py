@@ -23,8 +23,6 @@ from pwgrid.runtime.find_grids import (
     GridWithoutMaster,
     RunningGrid,
     bases,
-    find_elsewhere,
-    find_elsewhere_without_master,
     find_others,
     find_running,
     find_without_master,
@@ -57,8 +55,8 @@ def find_grid(port: int | None, runtime_dir: str | None) -> RunningGrid:
     running = [grid for grid in find_running(runtime_dir) if port in (None, grid.port)]
     left = [grid for grid in find_without_master(runtime_dir) if port in (None, grid.port)]
     if not running and not left and not runtime_dir:
-        running = [grid for grid in find_elsewhere() if port in (None, grid.port)]
-        left = [grid for grid in find_elsewhere_without_master() if port in (None, grid.port)]
+        running = [grid for grid in find_running(elsewhere=True) if port in (None, grid.port)]
+        left = [grid for grid in find_without_master(elsewhere=True) if port in (None, grid.port)]
     if not running:
         raise WithoutMasterError(left) if left else NoGridError(_no_grid_text(port, runtime_dir))
     if os.environ.get("RUNTIME_DIRECTORY"):  # systemd has started us, to reload its service

@@ -13,7 +13,7 @@ from pwgrid import __version__
 from pwgrid.cli.ask_grid import ask
 from pwgrid.cli.options import say, with_json
 from pwgrid.common.errors import GridError
-from pwgrid.runtime.find_grids import find_elsewhere, find_running
+from pwgrid.runtime.find_grids import find_running
 
 
 @click.command()
@@ -26,7 +26,7 @@ def version(as_json: bool) -> None:
 
 def versions() -> dict[str, Any]:
     """The versions of what is installed here, and of each grid of ours that runs."""
-    grids = {grid.directory: grid for grid in [*find_running(), *find_elsewhere()]}
+    grids = {grid.directory: grid for grid in [*find_running(), *find_running(elsewhere=True)]}
     running = []
     for grid in grids.values():
         with contextlib.suppress(GridError):

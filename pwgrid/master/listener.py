@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from pwgrid.common.errors import AlreadyRunning, GridError
-from pwgrid.runtime.find_grids import find_elsewhere, find_others, find_running
+from pwgrid.runtime.find_grids import find_others, find_running
 from pwgrid.settings.model import Settings
 
 BACKLOG: Final = 4096
@@ -52,7 +52,7 @@ def why_no_listening(host: str, port: int, runtime_dir: str = "") -> GridError |
 
 def _refusal(host: str, port: int, runtime_dir: str, error: OSError) -> GridError:
     if error.errno == errno.EADDRINUSE:
-        for grid in [*find_running(runtime_dir), *find_elsewhere()]:
+        for grid in [*find_running(runtime_dir), *find_running(elsewhere=True)]:
             if grid.port == port and grid.pid != os.getpid():
                 return AlreadyRunning(grid.pid)
         for other in find_others():

@@ -19,8 +19,8 @@ import psutil
 
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.types import ChildKind
+from pwgrid.runtime.directory import read_plain
 from pwgrid.runtime.process_identity import find_process
-from pwgrid.runtime.untrusted_files import read_plain
 
 WORKER_FILE: Final = "worker.json"
 RETIRING: Final = "retiring"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import select
@@ -18,7 +19,6 @@ import orjson
 
 from pwgrid.common.errors import AlreadyRunning, GridError
 from pwgrid.runtime.process_identity import create_time, find_process
-from pwgrid.runtime.untrusted_files import read_plain
 
 # A Unix socket path has 108 bytes, the last one a zero.
 MAX_SOCKET_PATH_BYTES: Final = 107
@@ -30,6 +30,7 @@ UNWRITTEN: Final = "unwritten"
 CODE_CACHE: Final = "node"
 """The directory in which browser servers leave compiled code for each other."""
 
+_MOST_BYTES: Final = 1 << 20
 _TRIES: Final = 100
 _TRY_MS: Final = 20
 
@@ -304,6 +305,24 @@ def read_lock(directory: Path) -> LockContent | None:
         return LockContent(int(content["pid"]), float(content["createTime"]), str(content["endpoint"]), *detached)
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def read_plain(path: Path) -> tuple[bytes, int]:
+    """The content of a small plain file, perhaps another user's, and the uid of its owner. Raises OSError where the
+    directory has another owner, for a link, which leads elsewhere, and for a pipe, whose reader would wait."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    directory = os.open(path.parent, flags | os.O_DIRECTORY)
+    try:
+        fd = os.open(path.name, flags | os.O_NONBLOCK, dir_fd=directory)
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.fstat(directory).st_uid:
+                raise OSError(errno.EPERM, "not a file of its directory's owner", str(path))
+            return os.read(fd, _MOST_BYTES), status.st_uid
+        finally:
+            os.close(fd)
+    finally:
+        os.close(directory)
 
 
 def _holder_of(directory: Path) -> LockContent | None:

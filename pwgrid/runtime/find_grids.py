@@ -6,7 +6,7 @@ import math
 import os
 import pwd
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -71,38 +71,25 @@ class OtherGrid:
         return f"a grid of {self.user}"
 
 
-def find_running(setting: str | None = None) -> list[RunningGrid]:
+def find_running(setting: str | None = None, *, elsewhere: bool = False) -> list[RunningGrid]:
     """The running grids, by path, in the base that `setting` names; without one, in the default base and the service's.
+    With `elsewhere`, all of this user, also those started with another TMPDIR or runtime directory.
 
     Root also gets other users' grids, from a base that it names and from the service's. Raises RuntimeDirError when
     this user may not look into the base that `setting` names.
     """
-    return _running(_directories_in_bases(setting), is_named=bool(setting))
+    found = _trusted_locks(setting, elsewhere=elsewhere)
+    return [RunningGrid(path, int(path.name), lock.pid, lock.endpoint) for path, lock in found if lock.is_held]
 
 
-def find_elsewhere() -> list[RunningGrid]:
-    """All running grids of this user, by path, also those started with another TMPDIR or runtime directory."""
-    return _running(_directories_with_sockets(), is_named=False)
-
-
-def find_without_master(setting: str | None = None) -> list[GridWithoutMaster]:
+def find_without_master(setting: str | None = None, *, elsewhere: bool = False) -> list[GridWithoutMaster]:
     """The grids without a master where `find_running` looks."""
-    return _without_master(_directories_in_bases(setting), is_named=bool(setting))
-
-
-def find_elsewhere_without_master() -> list[GridWithoutMaster]:
-    """The grids without a master where `find_elsewhere` looks."""
-    return _without_master(_directories_with_sockets(), is_named=False)
-
-
-def _without_master(directories: Iterable[Path], *, is_named: bool) -> list[GridWithoutMaster]:
     found = []
-    for directory in sorted(directories):
-        lock = read_lock(directory) if _may_be_used(directory, is_named=is_named) else None
-        if lock is not None and not lock.is_held:
-            children = tuple(child for child in read_states(directory) if child.process is not None)
+    for path, lock in _trusted_locks(setting, elsewhere=elsewhere):
+        if not lock.is_held:
+            children = tuple(child for child in read_states(path) if child.process is not None)
             if children:
-                found.append(GridWithoutMaster(directory, int(directory.name), lock, children))
+                found.append(GridWithoutMaster(path, int(path.name), lock, children))
     return found
 
 
@@ -128,14 +115,10 @@ def _directories_in_bases(setting: str | None) -> Iterator[Path]:
             continue
 
 
-def _running(directories: Iterable[Path], *, is_named: bool) -> list[RunningGrid]:
-    found = []
-    for directory in sorted(directories):
-        if _may_be_used(directory, is_named=is_named):
-            lock = read_lock(directory)
-            if lock is not None and lock.is_held:
-                found.append(RunningGrid(directory, int(directory.name), lock.pid, lock.endpoint))
-    return found
+def _trusted_locks(setting: str | None, *, elsewhere: bool) -> Iterator[tuple[Path, LockContent]]:
+    for directory in sorted(_directories_with_sockets() if elsewhere else _directories_in_bases(setting)):
+        if _may_be_used(directory, is_named=bool(setting)) and (lock := read_lock(directory)) is not None:
+            yield directory, lock
 
 
 def _may_be_used(directory: Path, *, is_named: bool) -> bool:
