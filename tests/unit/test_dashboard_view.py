@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from pwgrid.proxy.dashboard.feed import MOST_EVENTS, MOST_SAMPLES, Recent, RecentEvents, Sample
-from pwgrid.proxy.policy.dashboard_view import Sources, changes, view
+from pwgrid.proxy.policy.dashboard_view import Event, Sources, changes, happened, session_end, view
 from pwgrid.proxy.policy.fair_line import Waiting
-from pwgrid.proxy.policy.grid_events import Event, happened, session_end
 from pwgrid.proxy.roster import PoolView, Roster, WorkerView
 from tests.support.state_frames import told_of_pool
 

@@ -20,7 +20,6 @@ from pwgrid.proxy.connect.handoff import (
     HandoffFailure,
     Handoffs,
     NoAnswer,
-    OfferTooLarge,
     Served,
     clear_marks,
     is_passed_on,
@@ -28,6 +27,7 @@ from pwgrid.proxy.connect.handoff import (
     may_be_served,
 )
 from pwgrid.proxy.connect.http_connections import MAX_HEAD_BYTES
+from pwgrid.proxy.policy.refusal import Refusal
 
 WORKER = "a1b2c3d4"
 BOUND_S = 30.0
@@ -350,7 +350,7 @@ async def test_an_offer_that_no_worker_could_read_is_sent_to_none_and_fails_nobo
 ) -> None:
     before = worker.offer("s1", sock)
     await worker.packet()
-    with pytest.raises(OfferTooLarge):
+    with pytest.raises(Refusal, match="too much comes behind it"):
         await worker.offer("s2", sock, {"x-playwright": '"' * 20_000}, early)
     after = worker.offer("s3", sock)
     assert (await worker.packet())["session"] == "s3"

@@ -4,13 +4,11 @@ Owns a client's socket only until a worker has it; sees none of the session's by
 """
 
 import asyncio
-import hmac
 import secrets
 import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import structlog
 from uvicorn.config import Config
@@ -19,11 +17,11 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request
 
 from pwgrid.proxy.client_traces import Attempt, attempting
-from pwgrid.proxy.connect.handoff import HandoffFailure, OfferTooLarge, Served, clear_marks, may_be_served
+from pwgrid.proxy.connect.handoff import HandoffFailure, Served, clear_marks, may_be_served
 from pwgrid.proxy.connect.slot_or_refusal import SUCCESSOR_S, Gateway
 from pwgrid.proxy.policy.access import Address
 from pwgrid.proxy.policy.connect_request import ConnectRequest, LeasePath, browser_server_headers, decide, parse_head
-from pwgrid.proxy.policy.refusal import Refusal, bad_handshake, no_capacity
+from pwgrid.proxy.policy.refusal import Refusal, no_capacity
 from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.select.queue import ClientGone, Ticket
 from pwgrid.registry import records
@@ -138,7 +136,7 @@ class ConnectingClient(asyncio.Protocol):
         )
         wanted.identity.check_pool(ticket.pool)
         if wanted.worker_id is not None:
-            await self._check_endpoint(wanted, wanted.worker_id)
+            await gateway.selector.check_endpoint(wanted.browser_type, wanted.worker_id, wanted.endpoint_path)
         passed_on = self._passed_on(headers)
         if ticket.fields:
             passed_on["told"] = ticket.told()
@@ -212,13 +210,6 @@ class ConnectingClient(asyncio.Protocol):
         if self._attempt is not None:
             self._attempt.served(worker_id, session_id, _until(outcome))
 
-    async def _check_endpoint(self, wanted: ConnectRequest, worker_id: str) -> None:
-        """Raises Refusal unless the path has the secret of the worker's registered endpoint."""
-        endpoint = await self._gateway.selector.endpoint_of(wanted.browser_type, worker_id)
-        path = urlsplit(endpoint).path if endpoint else ""
-        if not hmac.compare_digest(path.encode(), (wanted.endpoint_path or "").encode()):
-            raise Refusal(404, "there is no such worker (any more): take a current wsEndpoint, or none at all")
-
     async def _offer(self, worker_id: str, session_id: str, passed_on: Mapping[str, object]) -> Served | HandoffFailure:
         """Offers the client to the worker. Returns once that has it, or why it has not. Raises ClientGone, or Refusal
         for an offer that is too large."""
@@ -230,10 +221,7 @@ class ConnectingClient(asyncio.Protocol):
         clear_marks(self._sock)
         request = {**passed_on, "early": self._early.decode("latin-1")}
         since = time.monotonic()
-        try:
-            outcome = await self._gateway.handoffs.offer(worker_id, session_id, request, self._sock)
-        except OfferTooLarge:
-            raise bad_handshake("too much comes behind it before it is answered") from None
+        outcome = await self._gateway.handoffs.offer(worker_id, session_id, request, self._sock)
         if self._attempt is not None:
             reason = None if isinstance(outcome, Served) else outcome.reason
             self._attempt.offered("handoff", since, _until(outcome), worker_id, reason)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, despite_reset
+from pwgrid.proxy.policy.refusal import bad_handshake
 
 if TYPE_CHECKING:
     from pwgrid.proxy.client_traces import ClientTraces
@@ -64,10 +65,6 @@ class Served:
 
 class NoAnswer(Exception):
     """A worker has not answered a question about a lease; `str()` says why."""
-
-
-class OfferTooLarge(Exception):
-    """No worker could read this offer; it was sent to none."""
 
 
 PendingAnswer = asyncio.Future[dict[str, Any] | HandoffFailure]
@@ -243,12 +240,13 @@ class Handoffs:
         """Moves `sock` to the worker and on to its browser server. Returns once that has it, or why it has not.
 
         `request` has what the worker gets beside the session's id and the deadline: the client's address, the headers
-        for the browser server, and what the client has sent after its head. Raises OfferTooLarge.
+        for the browser server, and what the client has sent after its head. Raises Refusal if that is too
+        much.
         """
         offer = {"session": session_id, "deadline": time.monotonic() + HANDOFF_TIMEOUT_S, **request}
         packet = orjson.dumps(offer)
         if len(packet) > MAX_OFFER_BYTES:  # a worker that cannot read it ends the link, which all clients share
-            raise OfferTooLarge
+            raise bad_handshake("too much comes behind it before it is answered")
         try:
             link = self._link(worker_id)
         except OSError as error:

@@ -84,7 +84,7 @@ class ConnectRequest:
     pool: str
     playwright_version: str | None = None
     worker_id: str | None = None
-    endpoint_path: str | None = None
+    endpoint_path: str = ""
     ignored_options: tuple[str, ...] = ()
     identity: Identity = ANYBODY
     labels: str = ""
@@ -164,7 +164,7 @@ def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> 
     pool = choose_pool(policy, identity, browser_type, asked_pool, policy.labels.keys[labelled] if labelled else None)
     offered = policy.pools[pool]
     ignored = ignored_launch_options(headers, parameters, offered.options)
-    worker_id, endpoint_path = (named["id"], path) if named else (None, None)
+    worker_id, endpoint_path = (named["id"], path) if named else (None, "")
     said = (labels, name, str(labelled or ""))
     return ConnectRequest(offered.browser_type, pool, version, worker_id, endpoint_path, ignored, identity, *said)
 

@@ -2,16 +2,18 @@
 
 import asyncio
 import contextlib
+import hmac
 import time
 from collections.abc import Collection
 from typing import Final
+from urllib.parse import urlsplit
 
 import structlog
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, SILENT
-from pwgrid.proxy.policy.refusal import registry_away
+from pwgrid.proxy.policy.refusal import Refusal, registry_away
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue, Ticket
 from pwgrid.registry.registry import Registry
@@ -119,12 +121,14 @@ class Selector:
         except RegistryUnavailable as error:
             log.warning("slot_freed_when_lease_expires", session=ticket.session_id, error=str(error))
 
-    async def endpoint_of(self, browser_type: BrowserType, worker_id: str) -> str | None:
-        """Returns the worker's registered endpoint, or None. Raises Refusal when the registry does not answer."""
+    async def check_endpoint(self, browser_type: BrowserType, worker_id: str, path: str) -> None:
+        """Raises Refusal unless the path, which names the worker, has the secret of its registered endpoint."""
         try:
-            return await self._registry.endpoint(browser_type, worker_id)
+            endpoint = await self._registry.endpoint(browser_type, worker_id)
         except RegistryUnavailable as error:
             raise registry_away(error) from None
+        if endpoint is None or not hmac.compare_digest(urlsplit(endpoint).path.encode(), path.encode()):
+            raise Refusal(404, "there is no such worker (any more): take a current wsEndpoint, or none at all")
 
     def roster_changed(self) -> None:
         """Called when the master has sent its roster."""
