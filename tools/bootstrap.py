@@ -99,8 +99,6 @@ def venv_works() -> bool:
 
 def make_venv(host: Host) -> None:
     """Makes the virtual environment, with pip. Installs the system's package if Python lacks the modules for it."""
-    from pwgrid.setup.packages import Steps, install_package
-
     if venv_works():
         return
     say(f"making {VENV} with Python {sys.version.split()[0]}")
@@ -108,7 +106,7 @@ def make_venv(host: Host) -> None:
     if fault is not None:  # Debian and Ubuntu have them in a separate package
         say(fault)
         package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
-        fault = install_package("python", (package, "python3-venv"), Steps(say), host)
+        fault = host.install("python", (package, "python3-venv"))
     if fault is None:
         fault = fault_of(sys.executable, "-m", "venv", "--clear", str(VENV))
     if fault is not None:
@@ -153,11 +151,9 @@ def install(host: Host, *, dev: bool) -> None:
 
 def pip_install(host: Host, *arguments: str) -> None:
     """Runs pip install; ends the script with pip's last words if that fails."""
-    from pwgrid.setup.packages import Steps
-
     pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     quiet = ["--progress-bar", "off", "--root-user-action", "ignore"]
-    fault = host.run([*pip, *quiet, *arguments], Steps(say), {"NO_COLOR": "1", "PYTHONUNBUFFERED": "1"})
+    fault = host.run([*pip, *quiet, *arguments], {"NO_COLOR": "1", "PYTHONUNBUFFERED": "1"})
     if fault is not None:
         fail(f"pip could not install the packages: {fault}")
 
@@ -170,9 +166,9 @@ def main() -> None:
     if is_installed(dev=arguments.dev):
         return
     sys.path.insert(0, str(ROOT))  # only now: an old Python could not even read these
-    from pwgrid.setup.packages import Host
+    from pwgrid.setup.packages import Host, Steps
 
-    host = Host()
+    host = Host(Steps(say))
     make_venv(host)
     install(host, dev=arguments.dev)
 

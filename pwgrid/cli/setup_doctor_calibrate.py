@@ -13,7 +13,7 @@ from pwgrid.cli import output
 from pwgrid.cli.options import OWN_REDIS, Configured, as_arguments, with_json
 from pwgrid.cli.progress import Display, LiveDisplay, display
 from pwgrid.common.types import BROWSER_TYPES
-from pwgrid.setup.packages import Steps
+from pwgrid.setup.packages import Host, Steps
 
 
 @click.command(cls=Configured, shown=("chromium_workers", "firefox_workers", "webkit_workers", "prefer"))
@@ -29,7 +29,7 @@ def setup(config_file: Path | None, video: bool, **flags: Any) -> None:
 
     settings = load(config_file, without_application_redis(), flags).settings  # `pwgrid run` uses none of those
     with display() as shown:
-        setup_browsers(settings.pools_with_workers(), settings, steps(shown), video=video)
+        setup_browsers(settings.pools_with_workers(), settings, Host(steps(shown)), video=video)
 
 
 class LiveSteps(Steps):

@@ -19,7 +19,7 @@ from pwgrid.common.errors import BrowserLaunchError, BrowserMissing, GridError
 from pwgrid.settings.model import NAMES_A_REDIS, Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.setup.ffmpeg import ensure_ffmpeg
-from pwgrid.setup.packages import Host, Steps, install_package, output_of
+from pwgrid.setup.packages import Host, output_of
 from pwgrid.setup.redis import ensure_redis
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, Source, candidates_from, find_for_pool, made_for
 from pwgrid.worker.browser.launch import LaunchSpec
@@ -43,8 +43,7 @@ _LIBATOMIC: Final = ("libatomic1",)
 def setup(
     pools: Iterable[PoolSettings],
     settings: Settings,
-    say: Steps,
-    host: Host | None = None,
+    host: Host,
     places: SearchPaths | None = None,
     *,
     video: bool = False,
@@ -55,32 +54,31 @@ def setup(
     another GridError at the end, with all faults in one, so that the user need not run it once for each.
     """
     places = places or SearchPaths()
-    host = host or Host(places.environ, places.root)
     faults: list[GridError] = []
-    driver_fault = _driver_fault(say, host)
+    driver_fault = _driver_fault(host)
     if driver_fault is not None:
         faults.append(GridError(driver_fault))
     wanted = _distinct(pools)
     found = list[FoundBrowser]()
     for pool in wanted:
-        set_up = _Setup(settings.of_pool(pool), pool, say, host, places, driver_fault)
+        set_up = _Setup(settings.of_pool(pool), pool, host, places, driver_fault)
         try:
             found.append(set_up.find_or_get())
         except GridError as fault:
             faults.append(fault)
     try:
-        ensure_redis(settings, say, host)
+        ensure_redis(settings, host)
     except GridError as fault:
         named = next(filter(host.environ.get, NAMES_A_REDIS), None)
         if named is None:
             faults.append(fault)
         else:
-            say(f"redis: {named} names one for `pwgrid serve`, but `pwgrid run` needs one of its own: {fault}")
-    no_video = ensure_ffmpeg(say, host, places, get=video) if wanted else None
+            host.say(f"redis: {named} names one for `pwgrid serve`, but `pwgrid run` needs one of its own: {fault}")
+    no_video = ensure_ffmpeg(host, places, get=video) if wanted else None
     if no_video is not None and video:
         faults.append(GridError(f"video: {no_video}"))
     elif no_video is not None:
-        say(f"video: {no_video}; `pwgrid setup --video` gets one")
+        host.say(f"video: {no_video}; `pwgrid setup --video` gets one")
     to_do = host.left_to_do()
     if len(faults) == 1 and to_do is None:
         raise faults[0]
@@ -98,13 +96,13 @@ def _distinct(pools: Iterable[PoolSettings]) -> list[PoolSettings]:
     return list(first.values())
 
 
-def _driver_fault(say: Steps, host: Host) -> str | None:
+def _driver_fault(host: Host) -> str | None:
     """Makes sure that the Node of Playwright's package runs here. None when it does, else why not."""
     node = compute_driver_executable()[0]
     fault = _run_fault(node, host)
     if fault is not None and _LACKS_LIBRARIES.search(fault):
-        say(f"playwright: its Node does not run yet: {fault}")
-        failed = install_package("playwright", _LIBATOMIC, say, host)
+        host.say(f"playwright: its Node does not run yet: {fault}")
+        failed = host.install("playwright", _LIBATOMIC)
         fault = _run_fault(node, host)
         if fault is not None and failed is not None:
             fault = f"{fault} ({failed})"
@@ -127,7 +125,6 @@ class _Setup:
 
     settings: Settings
     pool: PoolSettings
-    say: Steps
     host: Host
     places: SearchPaths
     driver_fault: str | None
@@ -150,7 +147,7 @@ class _Setup:
                 get = self._from_playwright if source == "playwright" else self._from_system
                 fault = get()
                 if fault is not None:
-                    self.say(f"{browser_type}: {fault}")
+                    self.host.say(f"{browser_type}: {fault}")
                     faults.append(fault)
                     continue
             browser = self._first_that_starts(source, faults)
@@ -178,11 +175,11 @@ class _Setup:
         if self.driver_fault is not None:
             return "Playwright cannot install it without its Node"
         browser_type = self.pool.browser_type
-        self.say(f"{browser_type}: asking Playwright to install its own")
+        self.host.say(f"{browser_type}: asking Playwright to install its own")
         node, cli = compute_driver_executable()
         only = ["--only-shell"] if browser_type == "chromium" and self.settings.headless else []
         patience = self.host.environ.get(_CONNECT_TIMEOUT) or str(_CONNECT_TIMEOUT_MS)
-        fault = self.host.run([node, cli, "install", *only, browser_type], self.say, {_CONNECT_TIMEOUT: patience})
+        fault = self.host.run([node, cli, "install", *only, browser_type], {_CONNECT_TIMEOUT: patience})
         return None if fault is None else f"Playwright could not install it ({fault}; {_DOWNLOAD_VARIABLES} are heeded)"
 
     def _from_system(self) -> str | None:
@@ -194,7 +191,7 @@ class _Setup:
             return f"Ubuntu's {browser_type} package is a snap, which cannot be driven"
         chromium = _HEADLESS_SHELL if self.settings.headless else _CHROMIUM
         packages = chromium if browser_type == "chromium" else _FIREFOX
-        return install_package(browser_type, packages, self.say, self.host)
+        return self.host.install(browser_type, packages)
 
     def _try_launch(self, browser: FoundBrowser) -> None:
         """Opens a page; if Playwright's own browser lacks libraries, installs them and tries again.
@@ -206,7 +203,7 @@ class _Setup:
         except BrowserLaunchError as error:
             if browser.source != "playwright" or not _LACKS_LIBRARIES.search(error.evidence):
                 raise
-            self.say(f"{browser.browser_type}: installed, but this host lacks libraries that it needs")
+            self.host.say(f"{browser.browser_type}: installed, but this host lacks libraries that it needs")
             fault = self._libraries()
             if fault is not None:
                 raise BrowserLaunchError(f"it lacks libraries: {fault}", str(browser)) from error
@@ -217,14 +214,14 @@ class _Setup:
         try:
             trial = launch_once(browser, self.settings, self.pool)
         except BrowserLaunchError as error:
-            self.say(f"{browser}: does not start: {error.reason}")
+            self.host.say(f"{browser}: does not start: {error.reason}")
             self._write_down(browser, Trial(error.reason))
             raise
-        self.say(f"{browser}: version {trial.version} opened a page after {trial.seconds:.1f} s")
+        self.host.say(f"{browser}: version {trial.version} opened a page after {trial.seconds:.1f} s")
         self._write_down(browser, trial)
         distance = distance_of(trial.version, made_for(browser.browser_type, self.places))
         if browser.source != "playwright" and distance:
-            self.say(
+            self.host.say(
                 f"{browser.browser_type}: {distance}; `playwright install {browser.browser_type}` downloads that one,"
                 " and so does `pwgrid setup --prefer playwright`"
             )
@@ -235,7 +232,7 @@ class _Setup:
         try:
             Trials(self.places.trials).put(browser.executable, self.settings, trial)
         except OSError as error:
-            self.say(f"{browser.browser_type}: how it started cannot be written down for the grid: {error}")
+            self.host.say(f"{browser.browser_type}: how it started cannot be written down for the grid: {error}")
 
     def _libraries(self) -> str | None:
         """Installs the libraries that Playwright says its browser needs. None when it worked, else why not."""
@@ -244,7 +241,7 @@ class _Setup:
         if prefix is None:
             self.host.commands_by_hand.append(" ".join(command))
             return "installing them takes root"
-        return self.host.run([*prefix, *command], self.say)
+        return self.host.run([*prefix, *command])
 
 
 def _identity(browser: FoundBrowser) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 
 from playwright._impl._driver import compute_driver_executable
 
-from pwgrid.setup.packages import Host, Steps, install_package, output_of
+from pwgrid.setup.packages import Host, output_of
 from pwgrid.worker.browser.find import SearchPaths, install_directories
 
 FILE: Final = "ffmpeg-linux"
@@ -20,7 +20,7 @@ ENCODER: Final = "libvpx"
 _PACKAGES: Final = ("ffmpeg",)
 
 
-def ensure_ffmpeg(say: Steps, host: Host, places: SearchPaths, *, get: bool) -> str | None:
+def ensure_ffmpeg(host: Host, places: SearchPaths, *, get: bool) -> str | None:
     """Makes sure that a session with recordVideo works: with Playwright's own ffmpeg, or a link to the system's there.
 
     Installs one where there is none and `get` is true. None when there is one now, else why not and what to do.
@@ -31,12 +31,12 @@ def ensure_ffmpeg(say: Steps, host: Host, places: SearchPaths, *, get: bool) -> 
     for way in (_from_playwright, _from_system) if get else ():
         if fault is None:
             break
-        say(f"video: {fault}")
-        failed = way(say, host)
+        host.say(f"video: {fault}")
+        failed = way(host)
         fault = find_ffmpeg(places) and _link(host, places, failed or fault)
     if fault is not None:
         return fault
-    say(f"video: {next(filter(os.path.exists, _places(places))).resolve()}")
+    host.say(f"video: {next(filter(os.path.exists, _places(places))).resolve()}")
     return None
 
 
@@ -78,11 +78,11 @@ def _link(host: Host, places: SearchPaths, reason: str) -> str | None:
     return None
 
 
-def _from_playwright(say: Steps, host: Host) -> str | None:
-    say("video: asking Playwright to install its own ffmpeg")
-    fault = host.run([*compute_driver_executable(), "install", "ffmpeg"], say)
+def _from_playwright(host: Host) -> str | None:
+    host.say("video: asking Playwright to install its own ffmpeg")
+    fault = host.run([*compute_driver_executable(), "install", "ffmpeg"])
     return fault and f"Playwright could not install ffmpeg ({fault})"
 
 
-def _from_system(say: Steps, host: Host) -> str | None:
-    return install_package("video", _PACKAGES, say, host)
+def _from_system(host: Host) -> str | None:
+    return host.install("video", _PACKAGES)

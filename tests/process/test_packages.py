@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pwgrid.setup import packages
-from pwgrid.setup.packages import Host, Steps, install_package
+from pwgrid.setup.packages import Host, Steps
 from tests.support.bare_host import BareHost
 
 NAMES = ("thing", "other-thing")
@@ -21,7 +21,7 @@ def world(tmp_path: Path) -> BareHost:
 
 
 def install(world: BareHost, host: Host | None = None) -> str | None:
-    return install_package("a thing", NAMES, world.say, host or world.host)
+    return (host or world.host).install("a thing", NAMES)
 
 
 def test_the_first_name_that_the_system_has_is_installed(world: BareHost) -> None:
@@ -83,7 +83,7 @@ def test_sudo_without_a_password_is_used(world: BareHost) -> None:
 def test_of_many_lines_the_first_of_each_kind_is_said(world: BareHost) -> None:
     script = "for i in 1 2 3 4 5 6 7 8 9; do echo Get:$i it; done; echo Unpacking it; printf '10%%\\r20%% of it\\n'"
     world.command("apt-get", script)
-    assert world.host.run(["apt-get"], world.say) is None
+    assert world.host.run(["apt-get"]) is None
     first = [line for line in world.said if line.startswith("  | ")]
     assert first[0] == "  | Get:1 it"
     assert "  | Unpacking it" in first
@@ -96,18 +96,18 @@ def test_a_failure_is_told_by_the_lines_that_speak_of_an_error_without_colours_a
     lines = r"\033[2mDownloading\033[22m it\nError: no route\n    at Socket.on (net.js:1)\nError: no route\n}\n"
     script = f"printf '{lines}'"
     world.command("apt-get", f"{script}\nexit 3")
-    assert world.host.run(["apt-get"], world.say) == "exit 3: Error: no route"
+    assert world.host.run(["apt-get"]) == "exit 3: Error: no route"
     assert "  | Downloading it" in world.said
     assert not any("net.js" in line for line in world.said)
 
 
 def test_a_command_that_is_not_there_is_a_reason_and_no_traceback(world: BareHost) -> None:
-    assert "No such file" in (world.host.run(["/nonexistent/installer"], world.say) or "")
+    assert "No such file" in (world.host.run(["/nonexistent/installer"]) or "")
 
 
 def test_a_failure_without_a_word_is_told_as_such(world: BareHost) -> None:
     world.command("apt-get", "exit 7")
-    assert world.host.run([str(world.bin / "apt-get")], world.say) == "exit 7: it printed nothing"
+    assert world.host.run([str(world.bin / "apt-get")]) == "exit 7: it printed nothing"
 
 
 def gone(pid: int) -> bool:
@@ -136,7 +136,7 @@ def test_an_installer_that_does_not_listen_is_killed_with_all_that_it_started(
     monkeypatch.setattr(packages, "_INT_S", 0.1)
     monkeypatch.setattr(packages, "_TERM_S", 0.1)
     world.command("apt-get", "trap '' INT TERM; echo $$ > $WORLD/deaf; sleep 1000; sleep 1000")
-    assert replace(world.host, timeout_s=3).run([str(world.bin / "apt-get")], world.say) is not None
+    assert replace(world.host, timeout_s=3).run([str(world.bin / "apt-get")]) is not None
     assert gone(int((world.directory / "deaf").read_text()))
 
 
@@ -150,6 +150,6 @@ def test_an_interrupted_user_s_installer_finishes_its_step(world: BareHost) -> N
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        world.host.run([str(world.bin / "apt-get")], Steps(interrupt))
+        replace(world.host, say=Steps(interrupt)).run([str(world.bin / "apt-get")])
     assert (world.directory / "finished").exists()
     assert world.said[-1] == "  (ending it)"

@@ -21,7 +21,6 @@ class BareHost:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.said: list[str] = []
-        self.say = Steps(self.said.append)
         self.bin.mkdir()
         (directory / "core").mkdir()
         self.describe()
@@ -30,7 +29,7 @@ class BareHost:
         for tool in _TOOLS:
             (directory / "tools" / tool).symlink_to(shutil.which(tool) or tool)
         environ = {"PATH": self.path, "PLAYWRIGHT_BROWSERS_PATH": str(directory / "cache"), "WORLD": str(directory)}
-        self.host = Host(environ, directory / "root", is_root=True, timeout_s=30)
+        self.host = Host(Steps(self.said.append), environ, directory / "root", is_root=True, timeout_s=30)
         self.places = SearchPaths(environ, directory / "root", directory / "core", directory / "browsers.json")
         self.node("echo cannot reach the internet; exit 1")
         # No apt-get but the one that a test makes.
@@ -75,9 +74,7 @@ class BareHost:
         self, types: list[BrowserType], settings: Settings = SETTINGS, *, video: bool = False
     ) -> list[FoundBrowser]:
         """`pwgrid setup` on this host."""
-        return setup(
-            [short_form(settings, each) for each in types], settings, self.say, self.host, self.places, video=video
-        )
+        return setup([short_form(settings, each) for each in types], settings, self.host, self.places, video=video)
 
     def calls(self) -> list[str]:
         """The commands that were run, but for the question whether Node runs."""
