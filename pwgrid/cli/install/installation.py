@@ -142,6 +142,7 @@ class Installation(ABC):
         """Raises GridError for a user who has no home."""
         self._asked, self._before = asked, before or Record(self.NAME, {})
         self._places = InstallPaths.of(user=asked.user)
+        self._downloads = None if asked.user else self._places.home / "browsers"
 
     @abstractmethod
     def wanted(self) -> Sequence[Step]:
@@ -175,7 +176,7 @@ class Installation(ABC):
 
     def record(self) -> Record:
         """That of a first installation, before anything is made."""
-        trees = [str(self._service.browsers)] if self._setup and self._service.browsers else []
+        trees = [str(self._downloads)] if self._setup and self._downloads else []
         return Record(self.NAME, self._options(), trees=trees)
 
     def _options(self) -> dict[str, Any]:
@@ -186,14 +187,13 @@ class Installation(ABC):
     def _browsers(self) -> list[FoundBrowser | None]:
         file = self._places.config / "grid.toml"
         settings = load(file, {}, {}).settings if file.exists() else Settings()
-        return browsers_of(settings, None if self._asked.user else self._places.home / "browsers")
+        return browsers_of(settings, self._downloads)
 
     @cached_property
     def _service(self) -> Service:
         """Raises GridError for an installation that the service's user cannot reach."""
         asked, places, options = self._asked, self._places, self._options()
-        browsers = None if asked.user else places.home / "browsers"
-        found = parts(self._browsers, browsers)
+        found = parts(self._browsers, self._downloads)
         shown = hidden(found) if self.SHOWS_HOMES and not asked.user else ()
         if not asked.user and (shut := list(closed(found, shown=shown))):
             raise GridError(
@@ -205,7 +205,7 @@ class Installation(ABC):
             port=options["port"],
             config=places.config / "grid.toml",
             token=places.config / "token" if options["token"] else None,
-            browsers=browsers,
+            browsers=self._downloads,
             user="" if asked.user else SERVICE_USER,
             home=places.home,
             log=places.log,
