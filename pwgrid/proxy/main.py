@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from functools import partial
 from typing import Any, Final, cast
 
@@ -21,7 +21,6 @@ from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.tasks import BackgroundTasks, first_of
 from pwgrid.common.trace_export import Traces
 from pwgrid.common.trace_export import start as start_traces
-from pwgrid.common.types import BrowserType
 from pwgrid.control.child_side import ChildSide
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.ask_master import AskMaster
@@ -259,9 +258,12 @@ class Proxy:
             self.feed.events.worker_taken_over(data["workerId"])
             self.selector.process_died(data["workerId"])
             self.handoffs.drop(data["workerId"], "the worker is gone")
-            self._background_tasks.start(self._mark_draining(data["workerId"], data["browserType"]), "mark draining")
-        elif name == "leave_drain":
-            self._background_tasks.start(self._leave_drain(data["workerId"], data["browserType"]), "leave drain")
+            # Its sessions live on, and no proxy selects it.
+            marks = self.registry.mark_draining(data["browserType"], data["workerId"])
+            self._background_tasks.start(self._write(marks, "worker_not_marked_draining", data), "mark draining")
+        elif name == "leave_drain":  # in Redis, too, since the worker's link to the master is down
+            drains = self.registry.send_drain(data["browserType"], data["workerId"])
+            self._background_tasks.start(self._write(drains, "drain_not_written_to_redis", data), "leave drain")
         elif name == "retire":
             self._background_tasks.start(self._retire(), "retire")
         elif name == "stop":
@@ -281,19 +283,12 @@ class Proxy:
                 await connections_end(server.server_state)
         self._stop.set()
 
-    async def _mark_draining(self, worker_id: str, browser_type: BrowserType) -> None:
-        """Excludes a worker whose process died from the selections of all proxies; its sessions live on."""
+    async def _write(self, writes: Awaitable[object], not_written: str, data: dict[str, Any]) -> None:
+        """Logs `not_written`, with the worker of this command, if Redis is away."""
         try:
-            await self.registry.mark_draining(browser_type, worker_id)
+            await writes
         except RegistryUnavailable as error:
-            log.warning("worker_not_marked_draining", worker=worker_id, error=str(error))
-
-    async def _leave_drain(self, worker_id: str, browser_type: BrowserType) -> None:
-        """Leaves the drain in Redis, too, for a worker whose link to the master is down."""
-        try:
-            await self.registry.send_drain(browser_type, worker_id)
-        except RegistryUnavailable as error:
-            log.warning("drain_not_written_to_redis", worker=worker_id, error=str(error))
+            log.warning(not_written, worker=data["workerId"], error=str(error))
 
     def _background_task_failed(self, name: str, _error: BaseException) -> None:
         if name in ("control link", "registry"):  # without the others the proxy serves on

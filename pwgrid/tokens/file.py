@@ -80,9 +80,17 @@ def changing(path: Path, owner: int | None = None) -> Iterator[dict[str, Token]]
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(directory, fcntl.LOCK_EX)
-            tokens = {token.name: token for token in read(path).all} if path.exists() else {}
+            tokens = {token.name: token for token in load(path).all}
             yield tokens
-            _replace(path, directory, tokens, owner)
+            content = _Content(tokens=tuple(tokens.values())).model_dump_json(by_alias=True, indent=2)
+            if os.geteuid() != 0:
+                uid = -1
+            elif owner is not None:
+                uid = owner
+            else:
+                uid = path.stat().st_uid if path.exists() else 0
+            write_whole(path, f"{content}\n".encode(), mode=MODE, uid=uid, durable=True)
+            os.fsync(directory)
         finally:
             os.close(directory)
     except (OSError, ValueError) as error:
@@ -97,18 +105,6 @@ def load(path: Path) -> Tokens:
         return NO_TOKENS
     except (OSError, ValueError) as error:
         raise GridError(f"{path} {_why(error)}") from None
-
-
-def _replace(path: Path, directory: int, tokens: dict[str, Token], owner: int | None) -> None:
-    content = _Content(tokens=tuple(tokens.values())).model_dump_json(by_alias=True, indent=2)
-    if os.geteuid() != 0:
-        uid = -1
-    elif owner is not None:
-        uid = owner
-    else:
-        uid = path.stat().st_uid if path.exists() else 0
-    write_whole(path, f"{content}\n".encode(), mode=MODE, uid=uid, durable=True)
-    os.fsync(directory)
 
 
 def _why(error: Exception) -> str:

@@ -28,14 +28,14 @@ async def find_session(grid: "Proxy", session_id: str, identity: Identity) -> Se
 
 def session_routes(grid: "Proxy") -> APIRouter:
     """Makes the routes."""
-    router = APIRouter(dependencies=[NEEDS_CLIENT])
+    router = APIRouter(tags=["sessions"], dependencies=[NEEDS_CLIENT])
 
     async def find(session_id: Annotated[str, Path(alias="id")], identity: Client) -> SessionRecord:
         return await find_session(grid, session_id, identity)
 
     found_session = Annotated[SessionRecord, Depends(find)]
 
-    @router.get("/v1/sessions", tags=["sessions"], responses=problems(400))
+    @router.get("/v1/sessions", responses=problems(400))
     async def sessions(
         identity: Client,
         status: Annotated[SessionStatus | None, NoneIfEmpty, Query()] = None,
@@ -52,17 +52,12 @@ def session_routes(grid: "Proxy") -> APIRouter:
             raise Refusal(400, f"bad query: {error}") from None
         return models.Sessions(sessions=[models.Session.of(each) for each in page.sessions], cursor=page.cursor)
 
-    @router.get("/v1/sessions/{id}", tags=["sessions"], responses=problems(404))
+    @router.get("/v1/sessions/{id}", responses=problems(404))
     async def session(found: found_session) -> models.Session:
         """One session: status, reason, times, client, bytes."""
         return models.Session.of(found)
 
-    @router.delete(
-        "/v1/sessions/{id}",
-        tags=["sessions"],
-        status_code=202,
-        responses=problems(404, 409),
-    )
+    @router.delete("/v1/sessions/{id}", status_code=202, responses=problems(404, 409))
     async def end_session(found: found_session) -> models.Ending:
         """Ends a live session; its client hears that an operator ended it."""
         if found.status not in LIVE:
