@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -41,9 +41,7 @@ def latest_sessions(url: str, prefix: str = "", *, status: str | None = None, li
     with _connected(url) as redis:
         while True:
             (ids,) = _pipeline(redis, [("ZREVRANGE", prefix + records.INDEX, start, start + _PAGE - 1)])
-            hashes = _pipeline(redis, [("HGETALL", f"{prefix}session:{session_id}") for session_id in ids])
-            sessions = (SessionRecord.read(*each) for each in zip(ids, hashes, strict=True) if each[1])
-            found += [session for session in sessions if status in (None, session.status)]
+            found += [session for session in _sessions(redis, prefix, ids) if status in (None, session.status)]
             if len(ids) < _PAGE or len(found) >= limit:
                 return found[:limit]
             start += _PAGE
@@ -52,8 +50,7 @@ def latest_sessions(url: str, prefix: str = "", *, status: str | None = None, li
 def session(url: str, session_id: str, prefix: str = "") -> SessionRecord | None:
     """Returns one session's record, or None if Redis has none (any more). Raises RegistryUnavailable."""
     with _connected(url) as redis:
-        (values,) = _pipeline(redis, [("HGETALL", f"{prefix}session:{session_id}")])
-    return SessionRecord.read(session_id, values) if values else None
+        return next(iter(_sessions(redis, prefix, [session_id])), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +82,7 @@ class SessionWatch:
             workers = _pipeline(redis, [("HGETALL", f"{prefix}worker:{name}") for name in fields])
             live = _pipeline(redis, [("ZRANGE", f"{prefix}sessions:live:{name}", 0, -1) for name in fields])
             wanted = dict.fromkeys([*self._known, *ids, *(each for of_worker in live for each in of_worker)])
-            hashes = _pipeline(redis, [("HGETALL", f"{prefix}session:{each}") for each in wanted])
-        found = [SessionRecord.read(*each) for each in zip(wanted, hashes, strict=True) if each[1]]
+            found = _sessions(redis, prefix, wanted)
         found.sort(key=lambda session: session.created_at)
         before, self._looked_at = self._known, now
         self._known = {
@@ -110,6 +106,12 @@ def _connected(url: str) -> Iterator[Redis]:
         raise RegistryUnavailable(f"Redis at {shown(url)} does not answer: {error}") from None
     finally:
         redis.close()
+
+
+def _sessions(redis: Redis, prefix: str, ids: Collection[str]) -> list[SessionRecord]:
+    """The records of those that have one."""
+    hashes = _pipeline(redis, [("HGETALL", f"{prefix}session:{session_id}") for session_id in ids])
+    return [SessionRecord.read(*each) for each in zip(ids, hashes, strict=True) if each[1]]
 
 
 def _pipeline(redis: Redis, commands: list[tuple[Any, ...]]) -> list[Any]:

@@ -111,7 +111,7 @@ class WorkerRecord:
             pid=int(number(values.get("pid"))),
             rss_mib=int(number(values["rssMib"])) if values.get("rssMib") else None,
             pool=values.get("pool") or browser_type,  # other programs register workers without one
-            labels=_labels(values.get("labels", "")),
+            labels=tuple(filter(None, values.get("labels", "").split(","))),
             last_heartbeat=number(values.get("lastHeartbeat")),
         )
 
@@ -320,11 +320,6 @@ def number(text: str | None) -> float:
     except ValueError:
         return 0.0
     return found if abs(found) < _TOO_LARGE else 0.0
-
-
-def _labels(text: str) -> tuple[str, ...]:
-    # Workers of an earlier version have a JSON object here.
-    return () if text.startswith("{") else tuple(filter(None, text.split(",")))
 
 
 def counts(values: Mapping[str, str]) -> dict[str, int]:

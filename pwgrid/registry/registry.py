@@ -59,9 +59,6 @@ class Registry:
         self._counters = (prefix + records.ACTIVE, prefix + records.LIFETIME)
         self._instance = secrets.token_hex(4)
         self._own: tuple[str, str] = ("", "")
-        self._rule = (str(settings.stale_threshold), prefix)
-        record = (self._record_ttl_s, settings.session_history_max, settings.shutdown_command_ttl)
-        self._recording = tuple(map(str, record))
         self._subscriptions: list[Subscription] = []
         self.client = RedisClient(url, timeout_s=self._timeout_s, scripts=SCRIPTS.values())
 
@@ -116,6 +113,7 @@ class Registry:
         "run:nightly" to how many of its sessions may live at once. A session that was selected before gets the same
         answer; if its worker is excluded now, that lease is taken back.
         """
+        settings = self._settings
         extra = [text for pair in fields.items() for text in pair] if fields else []
         if caps:
             extra += [text for cap, most in caps.items() for text in (f"max:{cap}", str(most))]
@@ -124,14 +122,17 @@ class Registry:
             max_concurrent,
             max_lifetime,
             self._time(),
-            *self._rule,
+            settings.stale_threshold,
+            self._prefix,
             session_id,
             lease_s,
             client,
             ",".join(exclude),
             version or "",
             worker_id or "",
-            *self._recording,
+            self._record_ttl_s,
+            settings.session_history_max,
+            settings.shutdown_command_ttl,
             pool or "",
             "proxy",
             self._instance,
@@ -179,8 +180,7 @@ class Registry:
 
     async def session(self, session_id: str) -> SessionRecord | None:
         """Returns one session's record, or None if there is none (any more)."""
-        values = await self.client.call("HGETALL", f"{self._prefix}session:{session_id}")
-        return SessionRecord.read(session_id, values) if values else None
+        return (await self.session_records([session_id])).get(session_id)
 
     async def sessions(
         self,
@@ -234,9 +234,8 @@ class Registry:
 
     async def session_records(self, ids: Collection[str]) -> dict[str, SessionRecord]:
         """Returns records by id, without sessions that have none (any more)."""
-        hashes = await self.client.pipeline([("HGETALL", f"{self._prefix}session:{session_id}") for session_id in ids])
-        found = zip(ids, hashes, strict=True)
-        return {session_id: SessionRecord.read(session_id, values) for session_id, values in found if values}
+        found = await self._records([f"session:{session_id}" for session_id in ids])
+        return {session.session_id: session for session in found.values()}
 
     async def keep_sample(self, sample: str, *, at_most: int, ttl_s: float) -> None:
         """Keeps a sample of the dashboard's curves for other proxies, and only the newest `at_most` of all samples."""
@@ -254,8 +253,8 @@ class Registry:
 
     async def lease(self, lease_id: str) -> SessionRecord | None:
         """Returns one lease's record, in the form of a session's, or None if there is none (any more)."""
-        values = await self.client.call("HGETALL", f"{self._prefix}{records.LEASE}{lease_id}")
-        return SessionRecord.read(lease_id, values) if values else None
+        key = records.LEASE + lease_id
+        return (await self._records([key])).get(key)
 
     async def leases(
         self, statuses: Set[str], *, token: str | None = None, limit: int = 100, cursor: str | None = None
@@ -407,19 +406,23 @@ class Registry:
         async with self._deadline():
             for _ in range(MOST_READ // _PAGE_CHUNK):
                 entries = await self._entries(self._prefix + index, score, last_id)
-                hashes = await self.client.pipeline(
-                    [("HGETALL", self._prefix + records.key_of(id_)) for id_, _ in entries]
-                )
-                for (id_, created_at), values in zip(entries, hashes, strict=True):
+                read = await self._records([records.key_of(id_) for id_, _ in entries])
+                for id_, created_at in entries:
                     score, last_id = str(created_at), id_
-                    session = SessionRecord.read(id_.removeprefix(records.LEASE), values)
-                    if values and passes(session):
+                    session = read.get(records.key_of(id_))
+                    if session is not None and passes(session):
                         found.append(session)
                         if len(found) == limit:
                             return SessionPage(found, f"{score}:{last_id}")
                 if len(entries) < _PAGE_CHUNK:
                     return SessionPage(found, None)
         return SessionPage(found, f"{score}:{last_id}")
+
+    async def _records(self, keys: Collection[str]) -> dict[str, SessionRecord]:
+        """Returns the records of sessions and leases by their keys ("session:{id}"), without those that are gone."""
+        hashes = await self.client.pipeline([("HGETALL", self._prefix + key) for key in keys])
+        found = zip(keys, hashes, strict=True)
+        return {key: SessionRecord.read(key.partition(":")[2], values) for key, values in found if values}
 
     async def _entries(self, index: str, score: str, last_id: str | None) -> list[tuple[str, float]]:
         """Returns the next ids with their times, after `last_id`, which may share its millisecond with others."""

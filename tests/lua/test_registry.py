@@ -104,6 +104,16 @@ async def test_the_snapshot_tells_everything_also_over_the_blocking_client(
     assert (activity.active, activity.lifetime) == (found.active, found.lifetime)
 
 
+async def test_a_lease_is_no_session(registry: Registry) -> None:
+    await registry.register(WORKER)
+    await select(registry, "lease:l1")
+    assert await registry.session("lease:l1") is None
+    assert await registry.session_records(["lease:l1"]) == {}
+    lease = await registry.lease("l1")
+    assert lease is not None
+    assert (lease.session_id, (await registry.leases({"pending"})).sessions) == ("l1", [lease])
+
+
 async def test_a_lease_that_was_taken_for_ended_and_lives_is_in_the_snapshot(registry: Registry) -> None:
     await registry.register(WORKER)
     await select(registry, "lease:l1")
