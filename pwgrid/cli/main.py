@@ -40,9 +40,9 @@ COMMANDS: Final = {
 """The commands with the first sentence of the help of each."""
 
 _MODULES: Final = {
-    "calibrate": "setup_doctor_calibrate",
-    "doctor": "setup_doctor_calibrate",
-    "setup": "setup_doctor_calibrate",
+    "calibrate": "calibrate.main",
+    "doctor": "setup_doctor",
+    "setup": "setup_doctor",
     "install": "install.install_and_uninstall",
     "uninstall": "install.install_and_uninstall",
     "reload": "reload_scale_upgrade",

@@ -224,7 +224,7 @@ def test_a_directory_where_no_file_can_be_replaced_is_said_before_anything_is_me
     (tmp_path / "there" / "grid.toml").touch()
     (tmp_path / "grid.toml").symlink_to("there/grid.toml")
     monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != tmp_path / "there")  # root may write anywhere
-    monkeypatch.setattr(calibration.measure, "calibrate", lambda *_: pytest.fail("a grid is started"))
+    monkeypatch.setattr(measure, "calibrate", lambda *_: pytest.fail("a grid is started"))
     loaded = replace(load_settings(None, {}, {}), config_file=tmp_path / "grid.toml")
     asked = CalibrateOptions(None, None, "chromium", 1.0, 1, None, write=True, as_json=False)
     with pytest.raises(GridError, match=r"grid.toml cannot be written: name another file by --config"):
@@ -259,7 +259,7 @@ def test_no_flag_overrides_what_is_set_for_the_measurement(monkeypatch: pytest.M
 def test_what_was_measured_is_told_also_where_a_file_cannot_be_written(
     as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(calibration.measure, "calibrate", lambda *_: replace(FOUND, steps=steps(1.0, 1.5)))
+    monkeypatch.setattr(measure, "calibrate", lambda *_: replace(FOUND, steps=steps(1.0, 1.5)))
     asked = CalibrateOptions(None, None, "chromium", 1.0, 2, tmp_path / "none/x.svg", write=False, as_json=as_json)
     with pytest.raises(GridError, match=r"none/x.svg cannot be written"):
         calibration.main(asked, load_settings(None, {}, {}), [], {})
@@ -316,7 +316,7 @@ def test_a_script_that_cannot_be_run_is_refused(name: str, mode: int | None, pro
 def test_a_script_that_is_not_there_is_refused_before_a_grid_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(calibration.measure, "calibrate", lambda *_: pytest.fail("a grid is started"))
+    monkeypatch.setattr(measure, "calibrate", lambda *_: pytest.fail("a grid is started"))
     script = tmp_path / "none.py"
     asked = CalibrateOptions(None, script, "chromium", 1.0, 1, None, write=False, as_json=False)
     with pytest.raises(GridError, match="there is no such file"):

@@ -1,4 +1,4 @@
-"""Runs `pwgrid calibrate`: measures, and prints and writes what follows."""
+"""`pwgrid calibrate`: measures, and prints and writes what follows."""
 
 from __future__ import annotations
 
@@ -7,22 +7,66 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pwgrid.cli import output
-from pwgrid.cli.calibrate import measure, plot, sizing
-from pwgrid.cli.calibrate.measure import CalibrateOptions
+from pwgrid.cli.calibrate import plot, sizing
+from pwgrid.cli.external_redis import without_application_redis
+from pwgrid.cli.options import OWN_REDIS, Configured, as_arguments, with_json
 from pwgrid.common.atomic_write import rewrite
 from pwgrid.common.errors import GridError
-from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE, Loaded
+from pwgrid.common.types import BROWSER_TYPES
+from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE, Loaded, load
 from pwgrid.settings.model import OLD_SECTIONS, SETTINGS, literal
+
+if TYPE_CHECKING:
+    from pwgrid.cli.calibrate.measure import CalibrateOptions
+
+
+@click.command(cls=Configured, shown=("prefer",))
+@click.option("--url", help="The page that a session opens.  [default: a table of 2,000 rows]")
+@click.option(
+    "--script",
+    type=click.Path(path_type=Path),
+    help="A program (.py, .js or executable) that is run as a session instead; it connects to $PWGRID_WS_ENDPOINT.",
+)
+@click.option("--browser", "browser_type", type=click.Choice(BROWSER_TYPES), default="chromium", show_default=True)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.1), default=8.0, show_default=True, help="How long each step measures."
+)
+@click.option("--most", type=click.IntRange(min=1), help="Clients at once in the last step.  [16 for each core]")
+@click.option("--svg", type=click.Path(path_type=Path), help="Also write the plot into this file.")
+@click.option("--write", is_flag=True, help="Write the proposal into the configuration file.")
+@with_json
+def calibrate(config_file: Path | None, **rest: Any) -> None:
+    """Measures how many sessions with your own page or script this host carries, and proposes settings.
+
+    Starts a private grid with real browsers and measures what an idle worker and a session take, how fast browsers
+    launch, how many sessions a second 1, 2, 4 … clients at once reach, and from where on more clients add nothing.
+    Clients and grid share this host, so stop everything else here. --write puts workers, slots, memory limits and
+    lifetime into the file that --config or $PWGRID_CONFIG names, or /etc/pwgrid/grid.toml.
+    """
+    from pwgrid.cli.calibrate.measure import CalibrateOptions, settings_for
+
+    names = ("url", "script", "browser_type", "seconds", "most", "svg", "write", "as_json")
+    asked = CalibrateOptions(**{name: rest.pop(name) for name in names})
+    environment = without_application_redis()
+    loaded = load(config_file, environment, rest | OWN_REDIS)
+    # A flag would beat what is set for the measurement, in the grid's environment.
+    given = {**rest, **dict.fromkeys(settings_for(asked)), "port": 0, "config_file": config_file}
+    main(asked, loaded, as_arguments(given), environment)
 
 
 def main(asked: CalibrateOptions, loaded: Loaded, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     """Measures, prints, and writes what the options ask for. Raises GridError."""
+    from pwgrid.cli.calibrate import measure  # loads Playwright and more, for which no --help is to wait
+
     file = loaded.config_file or Path(environment.get(FILE_VARIABLE) or DEFAULT_FILE)
     _check(asked, file)
+    if asked.script is not None:
+        measure.command(asked.script)
 
     def say(line: str) -> None:
         if not asked.as_json:
@@ -58,8 +102,6 @@ def _check(asked: CalibrateOptions, file: Path) -> None:
     # A file is replaced as a whole, for which its directory must be writable.
     if asked.write and not os.access(os.path.dirname(os.path.realpath(file)), os.W_OK | os.X_OK):
         raise GridError(f"{file} cannot be written: name another file by --config, or leave --write out")
-    if asked.script is not None:
-        measure.command(asked.script)
 
 
 def _draw(path: Path, picture: str) -> None:

@@ -1,4 +1,4 @@
-"""`pwgrid setup`, `doctor` and `calibrate`: what a grid needs of this host, and what the host carries."""
+"""`pwgrid setup` and `pwgrid doctor`: what a grid needs of this host."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 import click
 
 from pwgrid.cli import output
-from pwgrid.cli.options import OWN_REDIS, Configured, as_arguments, with_json
+from pwgrid.cli.options import Configured, with_json
 from pwgrid.cli.progress import Display, LiveDisplay, display
-from pwgrid.common.types import BROWSER_TYPES
 from pwgrid.setup.packages import Host, Steps
 
 
@@ -74,40 +73,3 @@ def doctor(config_file: Path | None, as_json: bool, **flags: Any) -> None:
     if as_json:
         click.echo(output.as_json({"good": is_good, "findings": [asdict(finding) for finding in findings]}))
     sys.exit(0 if is_good else 1)
-
-
-@click.command(cls=Configured, shown=("prefer",))
-@click.option("--url", help="The page that a session opens.  [default: a table of 2,000 rows]")
-@click.option(
-    "--script",
-    type=click.Path(path_type=Path),
-    help="A program (.py, .js or executable) that is run as a session instead; it connects to $PWGRID_WS_ENDPOINT.",
-)
-@click.option("--browser", "browser_type", type=click.Choice(BROWSER_TYPES), default="chromium", show_default=True)
-@click.option(
-    "--seconds", type=click.FloatRange(min=0.1), default=8.0, show_default=True, help="How long each step measures."
-)
-@click.option("--most", type=click.IntRange(min=1), help="Clients at once in the last step.  [16 for each core]")
-@click.option("--svg", type=click.Path(path_type=Path), help="Also write the plot into this file.")
-@click.option("--write", is_flag=True, help="Write the proposal into the configuration file.")
-@with_json
-def calibrate(config_file: Path | None, **rest: Any) -> None:
-    """Measures how many sessions with your own page or script this host carries, and proposes settings.
-
-    Starts a private grid with real browsers and measures what an idle worker and a session take, how fast browsers
-    launch, how many sessions a second 1, 2, 4 … clients at once reach, and from where on more clients add nothing.
-    Clients and grid share this host, so stop everything else here. --write puts workers, slots, memory limits and
-    lifetime into the file that --config or $PWGRID_CONFIG names, or /etc/pwgrid/grid.toml.
-    """
-    from pwgrid.cli.calibrate import main as calibration
-    from pwgrid.cli.calibrate.measure import CalibrateOptions, settings_for
-    from pwgrid.cli.external_redis import without_application_redis
-    from pwgrid.settings.load import load
-
-    names = ("url", "script", "browser_type", "seconds", "most", "svg", "write", "as_json")
-    asked = CalibrateOptions(**{name: rest.pop(name) for name in names})
-    environment = without_application_redis()
-    loaded = load(config_file, environment, rest | OWN_REDIS)
-    # A flag would beat what is set for the measurement, in the grid's environment.
-    given = {**rest, **dict.fromkeys(settings_for(asked)), "port": 0, "config_file": config_file}
-    calibration.main(asked, loaded, as_arguments(given), environment)
