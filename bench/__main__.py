@@ -11,11 +11,11 @@ import time
 import traceback
 from pathlib import Path
 
-from bench.harness import Bench, MachineMeter, Options, Outcome, progress, report
+from bench.harness import MachineMeter, Options, Outcome, progress, report
 from pwgrid.master.child import become_subreaper
 from pwgrid.runtime.browser_process_tree import reap_orphans
 
-NAMES = (
+NAMES = (  # each a module with COMPARES, and `run`, which returns all its rows
     "upgrade",
     "traffic",
     "evaluate",
@@ -62,8 +62,8 @@ def main() -> int:
 
 
 def _run(name: str, options: Options) -> Outcome:
-    bench: Bench = importlib.import_module(f"bench.{name}").BENCH
-    outcome = Outcome(bench)
+    bench = importlib.import_module(f"bench.{name}")
+    outcome = Outcome(name, bench.COMPARES)
     progress(f"{name} …")
     started = time.monotonic()
     try:

@@ -23,9 +23,10 @@ from typing import Any
 import psutil
 
 from bench.chaos_clients import Book, client_ports_at, playwright_lane, raw_lane
-from bench.servers import NEVER, ask, driver
+from bench.servers import driver
+from bench.soak import sessions_by_end
 from pwgrid.common.errors import GridError
-from tests.support.grid import Grid, eventually
+from tests.support.grid import NEVER, Grid, eventually
 
 WORKERS = 2
 RAW_LANES, PLAYWRIGHT_LANES = 4, 2
@@ -98,7 +99,7 @@ class Chaos:
 
     def _status(self) -> dict[str, Any]:
         with contextlib.suppress(GridError):
-            return ask(self.grid, "status")
+            return self.grid.ask("status")
         return {}
 
     def _worker(self) -> dict[str, Any]:
@@ -240,7 +241,7 @@ def chaos(minutes: float, seed: int, *, fake: bool = False, raw_lanes: int = RAW
                     run.step()
             book.step += " and the end of all clients"
             _counters_are_exact(grid, book)
-            ended = _ends(grid)
+            ended = sessions_by_end(grid)
             output = grid.output()
             _stops_without_a_trace(grid, book)
         except Exception as error:  # noqa: BLE001 - whatever it is, the report says after which step
@@ -288,7 +289,9 @@ def _counters_are_exact(grid: Grid, book: Book) -> None:
     checks: dict[str, Callable[[], Any]] = {
         "counters are not 0": grid.active,
         "sessions:live": lambda: grid.redis("KEYS", "sessions:live:*"),
-        "sessions in between": lambda: [each for each in _ends(grid) if "pending: " in each or "running: " in each],
+        "sessions in between": lambda: [
+            each for each in sessions_by_end(grid) if "pending: " in each or "running: " in each
+        ],
         "records or counters of workers that are gone": lambda: _strangers(grid),
     }
     for what, left in checks.items():
@@ -302,20 +305,8 @@ def _none(left: Callable[[], Any]) -> Callable[[], bool]:
     return lambda: not left()
 
 
-def _ends(grid: Grid) -> Counter[str]:
-    """How the recorded sessions ended: status and reason, and whether they ever ran."""
-    ended: Counter[str] = Counter()
-    for key in grid.redis("KEYS", "session:*"):
-        status, reason, started = (
-            each.decode() if each else "" for each in grid.redis("HMGET", key, "status", "reason", "startedAt")
-        )
-        never = "" if started or status == "completed" else "never started, "
-        ended[f"{never}{status}: {reason}"] += 1
-    return ended
-
-
 def _strangers(grid: Grid) -> list[str]:
-    alive = {f"chromium:{each['id']}" for each in ask(grid, "status")["workers"]}
+    alive = {f"chromium:{each['id']}" for each in grid.ask("status")["workers"]}
     fields = [
         field.decode()
         for name in ("cluster:active_connections", "cluster:lifetime_connections")

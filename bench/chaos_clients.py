@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
-import select
-import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -23,11 +19,9 @@ from typing import Any
 
 import psutil
 
-from bench.client import ROOT, STALL_S, Target, frame, head
-from bench.soak_clients import _RESET
+from bench.client import CLOSE, PING, PONG, STALL_S, ClientProcess, Target, frame, head, reset_at_close
 from tests.support.load import PAGE
 
-_CLOSE, _PING, _PONG = 8, 9, 10
 SESSION_S = 6.0
 """No session is longer, so that none outlasts a drain."""
 
@@ -167,23 +161,23 @@ class _Raw:
 
     def ping(self, size: int) -> None:
         """There and back; the answer must be that, and nothing else."""
-        self._sock.sendall(frame(bytes(size), _PING))
+        self._sock.sendall(frame(bytes(size), PING))
         while True:
             opcode, payload = self._frame()
-            if opcode == _CLOSE:
+            if opcode == CLOSE:
                 raise Ended(f"closed {int.from_bytes(payload[:2])} {payload[2:].decode()}")
-            if opcode == _PONG and payload == bytes(size):
+            if opcode == PONG and payload == bytes(size):
                 return
-            if opcode != _PING:
+            if opcode != PING:
                 raise Ended(f"a frame that nobody asked for: opcode {opcode}, {payload[:80]!r}")
-            self._sock.sendall(frame(payload, _PONG))
+            self._sock.sendall(frame(payload, PONG))
 
     def close(self, how: str) -> None:
         if how == "close frame":
             with contextlib.suppress(OSError):
-                self._sock.sendall(frame(b"\x03\xe8", _CLOSE))
+                self._sock.sendall(frame(b"\x03\xe8", CLOSE))
         elif how == "reset":
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            reset_at_close(self._sock)
         self._sock.close()
 
     def _frame(self) -> tuple[int, bytes]:
@@ -232,41 +226,20 @@ def raw_lane(target: Target, version: str, dice: random.Random, book: Book, stop
 # Playwright clients
 
 
-class _Client:
-    """A Playwright client's process, in a process group of its own."""
+class _Client(ClientProcess):
+    """A Playwright client's process."""
 
     def __init__(self, endpoint: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.chaos_clients", endpoint],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self.pid = self._process.pid
+        super().__init__("chaos_clients", endpoint)
         self.read(2 * STALL_S)
-
-    def live(self, seconds: float) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{seconds}\n")
-        self._process.stdin.flush()
 
     def read(self, timeout_s: float) -> dict[str, Any] | None:
         """What it says next; None when it says nothing for so long."""
-        assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], timeout_s)[0]:
+        said = self.said(timeout_s)
+        if said is None:
             return None
-        said: dict[str, Any] = json.loads(self._process.stdout.readline() or '{"error": "the client is gone"}')
-        return said
-
-    def kill(self) -> None:
-        os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
+        found: dict[str, Any] = json.loads(said or '{"error": "the client is gone"}')
+        return found
 
 
 def playwright_lane(endpoint: str, dice: random.Random, book: Book, stopped: threading.Event) -> None:
@@ -286,7 +259,7 @@ def playwright_lane(endpoint: str, dice: random.Random, book: Book, stopped: thr
 
 def _one_session(client: _Client, life: Life, book: Book, dice: random.Random, vanishes: bool) -> bool:
     """Whether the process can live another one."""
-    client.live(SESSION_S * dice.random())
+    client.tell(str(SESSION_S * dice.random()))
     said = client.read(2 * STALL_S) or {"error": "no answer to a connect"}
     if "opened" not in said:
         book.ended(life, said["error"])

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import select
+import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[1]
 STALL_S = 30.0
@@ -39,48 +42,68 @@ def head(target: Target, playwright_version: str, *, compression: bool = True) -
     ).encode()
 
 
-class Client:
-    """The load client's process, driven from the bench."""
+class ClientProcess:
+    """A module of bench as a client in a process, and a process group, of its own: it hears and says lines,
+    until the end of the block."""
 
-    def __init__(self, playwright_version: str) -> None:
+    def __init__(self, module: str, *arguments: str, stderr: int | None = None) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.client", playwright_version],
+            [sys.executable, "-m", f"bench.{module}", *arguments],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=stderr,
             text=True,
+            start_new_session=True,
         )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
         self.pid = self._process.pid
+
+    def tell(self, line: str) -> None:
+        """One line to it."""
+        self._stdin.write(line + "\n")
+        self._stdin.flush()
+
+    def said(self, within_s: float | None = None) -> str | None:
+        """The next line from it, "" at its end; None when it says nothing for so long."""
+        if not select.select([self._stdout], [], [], within_s)[0]:
+            return None
+        return self._stdout.readline()
+
+    def signal(self, signum: int) -> None:
+        """To the whole group."""
+        os.killpg(self.pid, signum)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends it, and with it every connection that it holds."""
+        self.signal(signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._stdin, self._stdout):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+class Client(ClientProcess):
+    """The load client's process, driven from the bench."""
+
+    def __init__(self, playwright_version: str) -> None:
+        super().__init__("client", playwright_version)
 
     def order(self, do: str, **arguments: Any) -> Any:
         """One order and its answer. Raises RuntimeError with the client's own words when it failed."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        answer = json.loads(line) if line else {"error": "the client ended"}
+        self.tell(json.dumps({"do": do, **arguments}))
+        answer = json.loads(self.said() or '{"error": "the client ended"}')
         if "error" in answer:
             raise RuntimeError(f"load client: {answer['error']}")
         return answer["ok"]
-
-    def close(self) -> None:
-        """Ends the process, and with it every connection that it holds."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(30)
-        self._process.stdout.close()
-
-
-@contextlib.contextmanager
-def load_client(playwright_version: str) -> Iterator[Client]:
-    """A load client for the length of the block."""
-    client = Client(playwright_version)
-    try:
-        yield client
-    finally:
-        client.close()
 
 
 # What runs in the client's process
@@ -224,12 +247,21 @@ def burst(target: Target, count: int, at_once: int) -> dict[str, Any]:
     return {"seconds": seconds, "ms": each.taken, "failures": each.failures}
 
 
+CLOSE, PING, PONG = 8, 9, 10
+"""Opcodes of frames."""
+
+
 def frame(content: bytes, opcode: int = 2) -> bytes:
     """A masked client frame; the mask is zero, so that it costs neither side anything."""
     size = len(content)
     length = bytes([128 | size]) if size < 126 else b"\xfe" + size.to_bytes(2) if size < 65536 else b""
     length = length or b"\xff" + size.to_bytes(8)
     return bytes([128 | opcode]) + length + bytes(4) + content
+
+
+def reset_at_close(sock: socket.socket) -> None:
+    """Its end will be a reset (RST), not a FIN."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def _answer_bytes(size: int) -> int:

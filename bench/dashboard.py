@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from bench.harness import Bench, CpuMeter, Options, Row, progress, within
+from bench.harness import CpuMeter, Options, Row, at_most, every, progress
 from bench.servers import grid_of
 from tests.support import raw
 from tests.support.grid import Grid
@@ -19,13 +19,12 @@ SESSIONS_PER_S = 10
 
 
 def run(options: Options) -> list[Row]:
-    """All rows of this bench."""
     rounds, window_s = options.pick(6, 1), float(options.pick(20, 3))
     with grid_of(2, fake=True) as grid:
         status = grid.status()
         pids = {name: status[name]["pid"] for name in ("master", "proxy", "redis")}
         idle, one = _compared(grid, pids, 1, rounds, window_s)
-        with _sessions(grid):
+        with every(1 / SESSIONS_PER_S, lambda: raw.session(grid.port).close()):
             loaded, ten = _compared(grid, pids, 10, rounds, window_s)
     return [
         _row("one page, nothing happens", one, idle, 0.1),
@@ -36,7 +35,7 @@ def run(options: Options) -> list[Row]:
 def _row(what: str, with_pages: float, without: float, limit: float) -> Row:
     cost = with_pages - without
     figures = (f"{with_pages:.3f} % of a core", f"{without:.3f} % without", f"{cost:+.3f} %")
-    return Row(what, *figures, f"under {limit} %", within(cost, limit))
+    return Row(what, *figures, *at_most(cost, limit, " %"))
 
 
 def _compared(grid: Grid, pids: dict[str, int], pages: int, rounds: int, window_s: float) -> tuple[float, float]:
@@ -65,9 +64,12 @@ def _percent(meter: CpuMeter, seconds: float) -> float:
 
 @contextlib.contextmanager
 def _page(grid: Grid) -> Iterator[None]:
-    with connect(f"ws://127.0.0.1:{grid.port}/v1/live") as socket, _beside(lambda: _read(socket)):
+    with connect(f"ws://127.0.0.1:{grid.port}/v1/live") as socket:
+        reader = threading.Thread(target=_read, args=(socket,))
+        reader.start()
         yield
         socket.close()
+        reader.join()
 
 
 def _read(socket: ClientConnection) -> None:
@@ -76,35 +78,7 @@ def _read(socket: ClientConnection) -> None:
             socket.recv()
 
 
-@contextlib.contextmanager
-def _sessions(grid: Grid) -> Iterator[None]:
-    """Sessions come and go for the length of the block."""
-    stop = threading.Event()
-
-    def work() -> None:
-        while not stop.wait(1 / SESSIONS_PER_S):
-            raw.session(grid.port).close()
-
-    with _beside(work):
-        try:
-            yield
-        finally:
-            stop.set()
-
-
-@contextlib.contextmanager
-def _beside(work: Callable[[], None]) -> Iterator[None]:
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-
-
-BENCH = Bench(
-    "dashboard",
+COMPARES = (
     "A grid of two fake workers; CPU of master, proxy and Redis with open pages against the same without, in turns. "
-    "A page is a WebSocket client that reads what it is told; the browser that would show it is the operator's.",
-    run,
+    "A page is a WebSocket client that reads what it is told; the browser that would show it is the operator's."
 )

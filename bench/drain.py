@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
+from statistics import median
 
 from redis import Redis
 
-from bench.harness import Bench, Options, Row, median, p99, within
-from bench.servers import ask, eventually, grid_of
-from tests.support.grid import Grid
+from bench.harness import Options, Row, at_most, p99
+from bench.servers import grid_of
+from tests.support.grid import Grid, eventually
 
 WORKERS = 4
 POLL_S = 0.0002
 
 
 def run(options: Options) -> list[Row]:
-    """All rows of this bench."""
     drains, trips = [], []
     with (
         grid_of(WORKERS, fake=True) as grid,
@@ -31,15 +31,14 @@ def run(options: Options) -> list[Row]:
             f"{p99(drains):.1f} ms (median {median(drains):.1f} ms)",
             f"{p99(trips):.1f} ms for reading a status (median {median(trips):.2f} ms)",
             f"{p99(drains):.1f} ms",
-            "at most 50 ms",
-            within(p99(drains), 50.0),
+            *at_most(p99(drains), 50, " ms"),
         )
     ]
 
 
 def _any_available(grid: Grid) -> str | None:
     """The key of a worker that can be drained, once all are there: replacements that start would disturb."""
-    workers = ask(grid, "status")["workers"]
+    workers = grid.ask("status")["workers"]
     available = [each for each in workers if each["status"] == "available"]
     if len(available) != WORKERS or len(workers) != WORKERS:
         return None
@@ -48,7 +47,7 @@ def _any_available(grid: Grid) -> str | None:
 
 def _drain_ms(grid: Grid, redis: Redis, key: str) -> float:
     started = time.perf_counter()
-    ask(grid, "drain", {"worker": key.rpartition(":")[2], "reason": "bench"})
+    grid.ask("drain", {"worker": key.rpartition(":")[2], "reason": "bench"})
     # A worker without sessions is gone soon after; no key counts as drained too.
     while redis.hget(key, "status") in (b"available", "available"):
         time.sleep(POLL_S)
@@ -61,9 +60,7 @@ def _trip_ms(redis: Redis, key: str) -> float:
     return (time.perf_counter() - started) * 1000
 
 
-BENCH = Bench(
-    "drain",
+COMPARES = (
     f"{WORKERS} workers with fake browser servers; one after the other is drained by a request to the master's "
-    "control socket (what `pwgrid drain` sends), while Redis is read every 0.2 ms.",
-    run,
+    "control socket (what `pwgrid drain` sends), while Redis is read every 0.2 ms."
 )

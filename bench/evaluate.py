@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from statistics import median
 
 from playwright.sync_api import Page, sync_playwright
 
-from bench.harness import Bench, Options, Row, median, p99, within
-from bench.servers import direct_server, grid_of
+from bench.harness import Options, Row, at_most, p99
+from bench.servers import DirectServer, grid_of
 
 SIZE = 4 << 20
 MAKE_TEXT = """size => {
@@ -22,10 +23,9 @@ MAKE_TEXT = """size => {
 
 
 def run(options: Options) -> list[Row]:
-    """All rows of this bench."""
     rounds = options.pick(25, 4)
     times: dict[str, list[float]] = {"grid": [], "direct": []}
-    with direct_server() as server, grid_of() as grid, sync_playwright() as playwright:
+    with DirectServer() as server, grid_of() as grid, sync_playwright() as playwright:
         browsers = {
             "direct": playwright.chromium.connect(server.endpoint),
             "grid": playwright.chromium.connect(grid.endpoint),
@@ -46,8 +46,7 @@ def run(options: Options) -> list[Row]:
             f"{via_grid:.0f} ms",
             f"{direct:.0f} ms direct",
             f"{via_grid / direct:.2f} ×",
-            "at most 0.6 ×",
-            within(via_grid / direct, 0.6),
+            *at_most(via_grid / direct, 0.6, " ×"),
         ),
         Row("the same, p99", f"{p99(times['grid']):.0f} ms", f"{p99(times['direct']):.0f} ms direct"),
     ]
@@ -62,9 +61,7 @@ def _take(page: Page) -> float:
     return taken
 
 
-BENCH = Bench(
-    "evaluate",
+COMPARES = (
     "Two pages in real Chromiums, one through the grid and one through launchServer(), take turns. The client "
-    "offers compression, as it does by default; the grid declines it for a client on the same host.",
-    run,
+    "offers compression, as it does by default; the grid declines it for a client on the same host."
 )

@@ -9,23 +9,303 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import datetime
 import os
 import shlex
+import signal
 import statistics
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+import psutil
 from playwright.async_api import Playwright, async_playwright
+from redis.exceptions import RedisError
 
-from bench.fault_rows import FAULTS, SESSIONS, WORKERS, Fault, Scene, come_to_rest, surroundings, until_whole
-from bench.harness import MachineMeter, progress, versions
-from tests.support.disk import NoDiskError
-from tests.support.grid import running_grid
-from tests.support.load import under_load
+from bench.harness import MachineMeter, progress, table, versions
+from pwgrid.common.errors import GridError
+from tests.support.disk import NoDiskError, fill, small_disk
+from tests.support.grid import NEVER, Grid, eventually, eventually_async, running_grid
+from tests.support.load import Load, under_load
+from tests.support.redis import RedisServer
 
+WORKERS = 2
+SESSIONS = 5
+LOST_S = 5
+HEARTBEAT_S = 1
+AWAY_S = 6.0
+"""Longer than a key in Redis lives."""
+
+FROZEN_S = 3.0
+"""What a service manager's watchdog waits."""
+
+POLL_S = 0.01
+LIMIT_S = 60.0
 LOOK_S = 0.5
+KEPT = {"MAX_LIFETIME_SESSIONS": NEVER, "CANARY_INTERVAL": "600"}
+HANGS = {**KEPT, "WORKER_LOST_THRESHOLD": str(LOST_S)}
+BEATS = {**KEPT, "HEARTBEAT_INTERVAL": str(HEARTBEAT_S), "REDIS_KEY_TTL": "4"}
+
+
+@dataclass
+class Scene:
+    """One round: the grid, its clients, and what is broken."""
+
+    grid: Grid
+    load: Load
+    redis: RedisServer | None = None
+    disk: Path | None = None
+    own: int = 0
+    """Sessions that may be lost: those of what was killed."""
+    hurt: set[int] = field(default_factory=set)
+    """Pids that cannot be part of a whole grid any more."""
+    since: float = 0.0
+
+    def status(self) -> dict[str, Any]:
+        return self.grid.ask("status")
+
+    async def busiest(self) -> dict[str, Any]:
+        """The worker with the most sessions, once all of them are known: workers tell their counts every 3 s.
+
+        The clients live in this process: they go on meanwhile, or a connect seems to take as long as this does.
+        """
+
+        def told() -> list[dict[str, Any]]:
+            workers: list[dict[str, Any]] = self.status()["workers"]
+            return workers if sum(each["active"] for each in workers) >= SESSIONS else []
+
+        workers = await eventually_async(told, "all sessions are told")
+        worker: dict[str, Any] = max(workers, key=lambda each: each["active"])
+        return worker
+
+    def strike(self, pid: int, signum: int, own: int = 0) -> None:
+        """From now on it counts."""
+        self.hurt.add(pid)
+        self.own = own
+        self.begin()
+        os.kill(pid, signum)
+
+    def begin(self) -> None:
+        self.since = time.monotonic()
+        self.load.longest_connect_s = self.load.longest_knock_s = 0.0
+
+
+# What each row breaks
+
+Act = Callable[[Scene], Awaitable[None]]
+
+
+async def nothing(scene: Scene) -> None:
+    scene.begin()
+    await scene.load.goes_on(beats=20, connects=10)
+
+
+async def proxy(scene: Scene) -> None:
+    scene.strike(scene.status()["proxy"]["pid"], signal.SIGKILL)
+
+
+async def master(scene: Scene) -> None:
+    scene.begin()
+    scene.grid.kill_master()
+    await _start_again(scene)
+
+
+async def frozen_master(scene: Scene) -> None:
+    scene.begin()
+    scene.grid.process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(FROZEN_S)
+    scene.grid.kill_master()
+    await _start_again(scene)
+
+
+async def detached(scene: Scene) -> None:
+    scene.begin()
+    scene.grid.process.send_signal(signal.SIGUSR1)
+    await asyncio.to_thread(scene.grid.process.wait)
+    await _start_again(scene)
+
+
+async def worker(scene: Scene) -> None:
+    scene.strike((await scene.busiest())["pid"], signal.SIGKILL)
+
+
+async def frozen_worker(scene: Scene) -> None:
+    scene.strike((await scene.busiest())["pid"], signal.SIGSTOP)
+
+
+async def browser_server(scene: Scene) -> None:
+    victim = await scene.busiest()
+    scene.strike(victim["nodePid"], signal.SIGKILL, victim["active"])
+
+
+async def browser(scene: Scene) -> None:
+    victim = await scene.busiest()
+    (pid,) = (child.pid for child in psutil.Process(victim["nodePid"]).children())
+    scene.hurt.add(victim["nodePid"])  # goes with its browser
+    scene.strike(pid, signal.SIGKILL, victim["active"])
+
+
+async def frozen_browser_server(scene: Scene) -> None:
+    victim = await scene.busiest()
+    scene.strike(victim["nodePid"], signal.SIGSTOP, victim["active"])
+
+
+async def embedded_redis(scene: Scene) -> None:
+    scene.strike(scene.status()["redis"]["pid"], signal.SIGKILL)
+
+
+async def frozen_redis(scene: Scene) -> None:
+    assert scene.redis is not None
+    scene.begin()
+    scene.redis.signal(signal.SIGSTOP)
+    await asyncio.sleep(AWAY_S)
+    scene.redis.signal(signal.SIGCONT)
+    scene.since = time.monotonic()
+
+
+async def emptied_redis(scene: Scene) -> None:
+    assert scene.redis is not None
+    scene.begin()
+    scene.redis.kill()
+    await asyncio.sleep(AWAY_S)
+    scene.redis.start()
+    scene.since = time.monotonic()
+
+
+async def full_disk(scene: Scene) -> None:
+    assert scene.disk is not None
+    scene.begin()
+    filler = fill(scene.disk)
+    await scene.load.goes_on(beats=20, connects=10)
+    if not scene.status()["problems"]:
+        raise AssertionError("a full disk does not show in the status")
+    filler.unlink()
+    scene.since = time.monotonic()
+
+
+async def everything(scene: Scene) -> None:
+    pids = {scene.grid.process.pid, *scene.grid.processes()}
+    pids |= {child.pid for pid in pids for child in psutil.Process(pid).children(recursive=True)}
+    scene.hurt, scene.own = pids, SESSIONS
+    scene.begin()
+    for pid in (scene.grid.process.pid, *pids):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    scene.grid.process.wait()
+    await scene.load.all_lost()
+    await _start_again(scene)
+    scene.load.refused.clear()  # while nobody listened
+    scene.load.longest_connect_s = 0.0
+
+
+async def _start_again(scene: Scene) -> None:
+    scene.since = time.monotonic()
+    await asyncio.to_thread(scene.grid.start_again)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One row. `in_hand`: so many clients may be refused, who were in the hands of what was killed."""
+
+    name: str
+    act: Act
+    environment: dict[str, str]
+    whole: str = ""
+    target_s: float | None = None
+    in_hand: int = 0
+    needs: str = ""
+
+
+FAULTS = {
+    "nothing": Fault("nothing, for comparison", nothing, KEPT),
+    "proxy": Fault("proxy, SIGKILL", proxy, KEPT, "since the kill", 1.0, in_hand=2),
+    "master": Fault("master, SIGKILL, then started again", master, KEPT, "since the start", 3.0),
+    "frozen-master": Fault(
+        f"master, SIGSTOP, after {FROZEN_S:g} s killed and started again", frozen_master, KEPT, "since the start", 3.0
+    ),
+    "detached": Fault(
+        "master, SIGUSR1, then started again", detached, {**KEPT, "DETACH_GRACE": "60"}, "since the start", 3.0
+    ),
+    "worker": Fault("worker, SIGKILL", worker, KEPT, "since the kill"),
+    "frozen-worker": Fault("worker, SIGSTOP", frozen_worker, HANGS, f"since SIGSTOP, {LOST_S} s of it the threshold"),
+    "browser-server": Fault("browser server, SIGKILL", browser_server, KEPT, "since the kill"),
+    "browser": Fault("browser, SIGKILL", browser, KEPT, "since the kill"),
+    "frozen-browser-server": Fault(
+        "browser server, SIGSTOP", frozen_browser_server, HANGS, f"since SIGSTOP, {LOST_S} s of it the threshold"
+    ),
+    "redis": Fault("embedded Redis, SIGKILL", embedded_redis, BEATS, "since the kill, counters too"),
+    "frozen-redis": Fault(
+        f"external Redis, SIGSTOP for {AWAY_S:g} s", frozen_redis, BEATS, "since SIGCONT, counters too", needs="redis"
+    ),
+    "emptied-redis": Fault(
+        f"external Redis, away for {AWAY_S:g} s, back empty",
+        emptied_redis,
+        BEATS,
+        "since its start, counters too",
+        needs="redis",
+    ),
+    "full-disk": Fault("disk full", full_disk, KEPT, "since there is room", needs="disk"),
+    "everything": Fault("everything, SIGKILL, then started again", everything, KEPT, "since the start"),
+}
+
+
+@contextlib.contextmanager
+def surroundings(fault: Fault) -> Iterator[tuple[dict[str, str], RedisServer | None, Path | None]]:
+    """The environment of the row's grid, and what is outside of it."""
+    if fault.needs == "redis":
+        redis = RedisServer()
+        try:
+            yield {**fault.environment, "REDIS_URL": redis.url}, redis, None
+        finally:
+            redis.close()
+    elif fault.needs == "disk":
+        with small_disk() as disk:
+            yield {**fault.environment, "PWGRID_RUNTIME_DIR": str(disk)}, None, disk
+    else:
+        yield fault.environment, None, None
+
+
+async def until_whole(scene: Scene, *, counters: bool) -> float:
+    """Seconds since what counts until everything that is wanted is there again, and answers."""
+    deadline = scene.since + LIMIT_S
+    while not (_is_whole(scene) and (not counters or _counters_are_true(scene))):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not whole after {LIMIT_S:g} s: {scene.status()}")
+        await asyncio.sleep(POLL_S)
+    await asyncio.to_thread(scene.grid.get, "/health")
+    return time.monotonic() - scene.since
+
+
+def _is_whole(scene: Scene) -> bool:
+    try:
+        status = scene.status()
+    except GridError:
+        return False
+    serving = [
+        each
+        for each in status["workers"]
+        if each["status"] == "available" and each["slots"] and not {each["pid"], each["nodePid"]} & scene.hurt
+    ]
+    others = {status["proxy"]["pid"], status["redis"]["pid"] if scene.redis is None else -1}
+    return len(serving) == WORKERS and None not in others and not others & scene.hurt
+
+
+def _counters_are_true(scene: Scene) -> bool:
+    with contextlib.suppress(OSError, GridError, RedisError):  # its process is there before its socket
+        return scene.grid.active() >= SESSIONS and len(scene.grid.redis("KEYS", "worker:*")) == WORKERS
+    return False
+
+
+def come_to_rest(grid: Grid) -> None:
+    """Returns when the successor of a dead worker has left, and so have all sessions."""
+    eventually(lambda: not grid.active() and len(grid.ask("status")["workers"]) == WORKERS, "it is at rest", LIMIT_S)
+
+
+# Rounds
 
 
 @dataclass
@@ -67,6 +347,8 @@ async def round_of(fault: Fault, playwright: Playwright, found: Found) -> None:
 
 # The report
 
+_HEADS = ("what", "sessions lost", "refused", "longest connect", "whole again", "target")
+
 
 def _row(fault: Fault, found: Found, rounds: int) -> tuple[str, ...]:
     live = SESSIONS * rounds
@@ -87,12 +369,6 @@ def _row(fault: Fault, found: Found, rounds: int) -> tuple[str, ...]:
 
 def _spread(seconds: list[float]) -> str:
     return f"{statistics.median(seconds):.2f} s ({max(seconds):.2f})"
-
-
-def _table(rows: Iterable[tuple[str, ...]]) -> str:
-    heads = ("what", "sessions lost", "refused", "longest connect", "whole again", "target")
-    lines = [heads, tuple("---" for _ in heads), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 async def _measure(names: list[str], rounds: int, busy: list[float]) -> tuple[list[tuple[str, ...]], list[str]]:
@@ -129,7 +405,8 @@ def main() -> int:
     today = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d")
     print(f"`{shlex.join(['python', '-m', 'bench.faults', *sys.argv[1:]])}`, {today}, {found}.")
     print(f"Medians of {given.rounds} rounds, and the slowest. Before the rounds other programs kept", end=" ")
-    print(f"{statistics.mean(busy):.2f} of {os.cpu_count()} cores busy.\n\n{_table(rows)}")
+    print(f"{statistics.mean(busy):.2f} of {os.cpu_count()} cores busy.\n")
+    print("\n".join(table(_HEADS, *rows)))
     for each in bad:
         print(f"BAD {each}")
     return 1 if bad else 0

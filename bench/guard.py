@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
+from statistics import median
 from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
 
-from bench.harness import Bench, Options, Row, cpu_us, median, progress, within
-from bench.servers import direct_server, grid_of, pids_of
+from bench.harness import Options, Row, at_most, cpu_us, progress
+from bench.servers import DirectServer, grid_of, pids_of
 
 SIDES = ("compatible", "off", "direct")
 
@@ -59,9 +60,8 @@ class Client:
 
 
 def run(options: Options) -> list[Row]:
-    """All rows of this bench."""
     with ExitStack() as stack:
-        server = stack.enter_context(direct_server())
+        server = stack.enter_context(DirectServer())
         endpoints, nodes = {"direct": server.endpoint}, {"direct": server.process.pid}
         for guard in ("compatible", "off"):
             grid = stack.enter_context(grid_of(environment={"CLIENT_GUARD": guard}))
@@ -98,8 +98,7 @@ def _rows(name: str, call: Callable[[Client], None], clients: dict[str, Client],
                 f"{median(times['compatible']):.0f} µs",
                 f"{median(times[other]):.0f} µs {against}",
                 f"{ratio:.3f} ×",
-                f"at most {limit} ×",
-                within(ratio, limit),
+                *at_most(ratio, limit, " ×"),
             )
         )
     return rows
@@ -113,10 +112,8 @@ def _microseconds(call: Callable[[Client], None], client: Client, count: int) ->
     return (cpu_us(client.node) - before) / count
 
 
-BENCH = Bench(
-    "guard",
+COMPARES = (
     "Three raw clients take turns, each with a page in a Chromium of its own: a grid with CLIENT_GUARD=compatible, one "
     "with CLIENT_GUARD=off, launchServer() without a grid. No process of a grid touches their bytes, so the "
-    "difference is what the launcher does with each message: CPU of the Node process, all its threads, for one call.",
-    run,
+    "difference is what the launcher does with each message: CPU of the Node process, all its threads, for one call."
 )

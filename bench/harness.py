@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import platform
 import resource
-import statistics
 import subprocess
 import sys
 import textwrap
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -48,20 +49,12 @@ class Row:
     verdict: Verdict = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """One bench: its name, the sentence that says what is compared with what, and the work."""
+@dataclass(slots=True)
+class Outcome:
+    """What came of one bench; `compares` says what with what."""
 
     name: str
     compares: str
-    run: Callable[[Options], list[Row]]
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What came of one bench."""
-
-    bench: Bench
     rows: list[Row] = field(default_factory=list)
     seconds: float = 0.0
     failure: str = ""
@@ -70,24 +63,19 @@ class Outcome:
 # Statistics
 
 
-def median(values: Sequence[float]) -> float:
-    """The median."""
-    return statistics.median(values)
-
-
 def p99(values: Sequence[float]) -> float:
     """The 99th percentile: the value that at least 99 % do not exceed."""
     return sorted(values)[max(0, -(-len(values) * 99 // 100) - 1)]
 
 
-def within(value: float, limit: float) -> Verdict:
-    """The verdict on an upper limit."""
-    return "pass" if value <= limit else "MISS"
+def at_most(value: float, limit: float, unit: str = "") -> tuple[str, Verdict]:
+    """An upper limit as a row's target, and the verdict on it."""
+    return f"at most {limit:,g}{unit}" if limit else "0", "pass" if value <= limit else "MISS"
 
 
-def at_least(value: float, limit: float) -> Verdict:
-    """The verdict on a lower limit."""
-    return "pass" if value >= limit else "MISS"
+def at_least(value: float, limit: float, unit: str = "") -> tuple[str, Verdict]:
+    """The same for a lower limit."""
+    return f"at least {limit:,g}{unit}", "pass" if value >= limit else "MISS"
 
 
 # Processes
@@ -131,18 +119,13 @@ def memory_kib(pid: int) -> dict[str, int]:
     return {"pss": found.pss >> 10, "uss": found.uss >> 10}
 
 
-def open_files(pid: int) -> int:
-    """How many descriptors a process has."""
-    return psutil.Process(pid).num_fds()
-
-
 class MachineMeter:
     """The time since it was made, and how many cores were busy meanwhile with what is not ours."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._before = _busy_s() - _ours_s()
-        self._stolen_before = _stolen_s()
+        self._stolen_before = psutil.cpu_times().steal
 
     @property
     def seconds(self) -> float:
@@ -155,16 +138,12 @@ class MachineMeter:
 
     def stolen(self) -> float:
         """Cores that the hypervisor gave to other machines although this one had work for them."""
-        return (_stolen_s() - self._stolen_before) / self.seconds
+        return (psutil.cpu_times().steal - self._stolen_before) / self.seconds
 
 
 def _busy_s() -> float:
     times = psutil.cpu_times()
     return times.user + times.nice + times.system + times.irq + times.softirq
-
-
-def _stolen_s() -> float:
-    return psutil.cpu_times().steal
 
 
 def _ours_s() -> float:
@@ -173,6 +152,27 @@ def _ours_s() -> float:
         usage.ru_utime + usage.ru_stime
         for usage in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
     )
+
+
+# While something is measured
+
+
+@contextlib.contextmanager
+def every(period_s: float, work: Callable[[], object]) -> Iterator[None]:
+    """Does the work again and again, in a thread of its own, for the length of the block."""
+    is_over = threading.Event()
+
+    def run() -> None:
+        while not is_over.wait(period_s):
+            work()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 # The report
@@ -206,13 +206,10 @@ def _cpu_model() -> str:
 _COLUMNS = ("what", "grid", "baseline", "comes to", "target", "result")
 
 
-def table(rows: Iterable[Row]) -> list[str]:
-    """A Markdown table of the rows."""
-    cells = [_COLUMNS, *((r.what, r.grid, r.baseline, r.comes_to, r.target, r.verdict) for r in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(_COLUMNS))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells
-    ]
+def table(*rows: Sequence[str]) -> list[str]:
+    """A Markdown table, of which the first row is the head."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
     return [lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]
 
 
@@ -232,7 +229,7 @@ def report(outcomes: Sequence[Outcome], command: str, machine: MachineMeter) -> 
     """RESULTS.md."""
     rows = [row for outcome in outcomes for row in outcome.rows]
     missed = [row.what for row in rows if row.verdict == "MISS"]
-    failed = [outcome.bench.name for outcome in outcomes if outcome.failure]
+    failed = [outcome.name for outcome in outcomes if outcome.failure]
     passed = sum(row.verdict == "pass" for row in rows)
     summary = f"{passed} of {passed + len(missed)} targets are met"
     if missed:
@@ -254,8 +251,8 @@ def report(outcomes: Sequence[Outcome], command: str, machine: MachineMeter) -> 
         f"**{summary}.**" + (" A quick run: too few rounds for a verdict." if "--quick" in command else ""),
     ]
     for outcome in outcomes:
-        lines += ["", f"## {outcome.bench.name}", "", *textwrap.wrap(outcome.bench.compares, _WIDTH), ""]
-        lines += table(outcome.rows) if outcome.rows else []
+        lines += ["", f"## {outcome.name}", "", *textwrap.wrap(outcome.compares, _WIDTH), ""]
+        lines += table(_COLUMNS, *map(astuple, outcome.rows)) if outcome.rows else []
         if outcome.failure:
             lines += ["", f"**This bench failed:** {outcome.failure}"]
     return "\n".join(lines) + "\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,8 +11,8 @@ from dataclasses import dataclass, field
 
 from playwright.async_api import Error, Playwright, async_playwright
 
-from bench.harness import Bench, Options, Row, progress, within
-from bench.servers import ask, grid_of
+from bench.harness import Options, Row, at_most, every, progress
+from bench.servers import grid_of
 from pwgrid.settings.model import SETTINGS
 from tests.support.grid import Grid
 
@@ -38,7 +37,7 @@ class Sessions:
 
 
 class Watch:
-    """Asks the master who is there, in a thread of its own."""
+    """What the master says of who is there."""
 
     def __init__(self, grid: Grid) -> None:
         self.draining_since: dict[str, float] = {}
@@ -46,29 +45,17 @@ class Watch:
         self.most = 0
         self.most_mib = 0
         self._grid = grid
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(LOOK_S):
-            workers = ask(self._grid, "status")["workers"]
-            for worker in workers:
-                if worker["status"] == "draining":
-                    self.draining_since.setdefault(worker["id"], time.time())
-            self.most = max(self.most, len(workers))
-            self.most_mib = max(self.most_mib, sum(worker["memoryMib"] or worker["rssMib"] or 0 for worker in workers))
+    def look(self) -> None:
+        workers = self._grid.ask("status")["workers"]
+        for worker in workers:
+            if worker["status"] == "draining":
+                self.draining_since.setdefault(worker["id"], time.time())
+        self.most = max(self.most, len(workers))
+        self.most_mib = max(self.most_mib, sum(worker["memoryMib"] or worker["rssMib"] or 0 for worker in workers))
 
 
 def run(options: Options) -> list[Row]:
-    """All rows of this bench."""
     count, longest_s = options.pick(200, 60), options.pick(180, 20)
     dice = random.Random(SEED)
     sessions = Sessions([SHORTEST_S * (longest_s / SHORTEST_S) ** dice.random() for _ in range(count)])
@@ -78,7 +65,8 @@ def run(options: Options) -> list[Row]:
         "MAX_CONCURRENT_SESSIONS": str(SLOTS),
     }
     with grid_of(WORKERS, environment=given) as grid:
-        with Watch(grid) as watch:
+        watch = Watch(grid)
+        with every(LOOK_S, watch.look):
             asyncio.run(_run(grid.endpoint, sessions))
         outlasted = _outlasted(grid, watch.draining_since)
     lost = sessions.cut.total()
@@ -88,16 +76,14 @@ def run(options: Options) -> list[Row]:
             f"{lost} {'; '.join(sessions.cut)}".strip(),
             f"{outlasted} went on for more than {DRAIN_S:g} s in a worker that was used up",
             str(lost),
-            "0",
-            within(lost, 0),
+            *at_most(lost, 0),
         ),
         Row(
             "connects that failed",
             f"{sessions.refused.total()} {'; '.join(sessions.refused)}".strip(),
             "",
             str(sessions.refused.total()),
-            "0",
-            within(sessions.refused.total(), 0),
+            *at_most(sessions.refused.total(), 0),
         ),
         Row(
             "most workers at once: spares, and those that wait for their last sessions, included",
@@ -147,9 +133,7 @@ def _outlasted(grid: Grid, draining_since: dict[str, float]) -> int:
     return found
 
 
-BENCH = Bench(
-    "long",
+COMPARES = (
     f"{WORKERS} workers of {SLOTS} slots with real Chromiums, each used up by {LIFETIME} sessions, all slots taken all"
-    " the time by sessions of very different length, that read a page twice a second. Default settings for drains.",
-    run,
+    " the time by sessions of very different length, that read a page twice a second. Default settings for drains."
 )

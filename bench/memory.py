@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.harness import Bench, CpuMeter, Options, Row, within
-from bench.servers import ask, grid_of
+from bench.harness import CpuMeter, Options, Row, at_most
+from bench.servers import grid_of
 from tests.support.grid import Grid
 
 WORKERS = 20
@@ -34,7 +34,6 @@ signal.pause()
 
 
 def run(options: Options) -> list[Row]:
-    """All rows of this bench."""
     seconds = options.pick(120, 15)  # all that happens once in a minute happens twice
     common = {"FAKE_LAUNCHER": str(HERD), "FAKE_HERD_PYTHON": sys.executable}
     metered = {**common, "MEMORY_CHECK_INTERVAL": "5"}
@@ -46,7 +45,7 @@ def run(options: Options) -> list[Row]:
         alone = _share(grid, other, seconds)
         with _sleeping(OTHERS):
             among_many = _share(grid, other, seconds)
-        if any(worker["memoryMib"] is None for worker in ask(grid, "status")["workers"]) and not options.quick:
+        if any(worker["memoryMib"] is None for worker in grid.ask("status")["workers"]) and not options.quick:
             raise RuntimeError("the master does not meter memory")
     what = f"the master's CPU, {WORKERS} workers of {PROCESSES} processes, every 5 s"
     return [_row(what, alone), _row(f"the same on a host with {OTHERS:,} other processes", among_many)]
@@ -69,8 +68,7 @@ def _row(what: str, share: dict[str, float]) -> Row:
         f"{share['metered']:.2f} % of a core",
         f"{share['unmetered']:.2f} % without metering",
         f"{cost:+.2f} %",
-        "at most 1 %",
-        within(cost, 1.0),
+        *at_most(cost, 1, " %"),
     )
 
 
@@ -88,9 +86,7 @@ def _sleeping(count: int) -> Iterator[None]:
             os.killpg(sleepers.pid, signal.SIGKILL)
 
 
-BENCH = Bench(
-    "memory",
+COMPARES = (
     f"Two grids side by side with {WORKERS} fake browser servers, each with six more processes of 8 MiB below it; "
-    "one meters every 5 s, the other once a day. CPU is that of the master over the same time.",
-    run,
+    "one meters every 5 s, the other once a day. CPU is that of the master over the same time."
 )

@@ -6,11 +6,12 @@ import asyncio
 import json
 from contextlib import ExitStack
 from functools import partial
+from statistics import median
 
-from bench.client import load_client
-from bench.harness import Bench, Options, Row, median, p99, within
-from bench.servers import driver, eventually, grid_of
-from tests.support.grid import Grid
+from bench.client import Client
+from bench.harness import Options, Row, at_most, p99
+from bench.servers import driver, grid_of
+from tests.support.grid import Grid, eventually
 from tests.support.runs import sessions_by_run
 
 LENGTHS = (10, 1000)
@@ -21,12 +22,11 @@ PAUSES_MS = [15.0, 40.0]
 
 
 def run(options: Options) -> list[Row]:
-    """All rows of this bench."""
     count = options.pick(400, 20)
     environment = {"MAX_CONCURRENT_SESSIONS": str(SLOTS), "MAX_QUEUE": "2000", "WORKER_SELECT_TIMEOUT": "600"}
     with ExitStack() as stack:
         grids = [stack.enter_context(grid_of(fake=True, environment=environment)) for _ in (*LENGTHS, None)]
-        client = stack.enter_context(load_client(driver().version))
+        client = stack.enter_context(Client(driver().version))
         targets = [("127.0.0.1", grid.port, "/") for grid in grids]
         for grid, target, length in zip(grids, targets, LENGTHS, strict=False):
             client.order("join", target=target, served=SLOTS, waiting=length)
@@ -45,8 +45,7 @@ def run(options: Options) -> list[Row]:
                 _figures(waits),
                 f"{connect} for a connect to a free slot",
                 f"{median(waits):.2f} ms",
-                "at most 2 ms",
-                within(median(waits), 2.0),
+                *at_most(median(waits), 2, " ms"),
             )
         )
         closed = [ms for ms, _ in found]
@@ -83,8 +82,7 @@ def _shares(options: Options) -> list[Row]:
             " / ".join(str(had[run]) for run in RUNS),
             f"{had.total() / len(RUNS):.0f} each",
             f"at most {worst:.1%} off",
-            "at most 10 % off",
-            within(worst, 0.1),
+            *at_most(worst * 100, 10, " % off"),
         )
     ]
 
@@ -94,12 +92,10 @@ def _all_wait(grid: Grid, clients: int) -> bool:
     return waiting == clients
 
 
-BENCH = Bench(
-    "queue",
+COMPARES = (
     f"Two grids with one fake browser server of {SLOTS} slots each, all taken, one with {LENGTHS[0]} and one with "
     f"{LENGTHS[1]:,} clients in line; in turns a client with a session closes its socket. A slot is free when its "
     "worker says so on the session's record (`endedAt`), 0.5 to 0.7 ms after the close. The clock stops when the next "
     "client has read its 101. The baseline is a connect to a third grid with free slots. Then clients of three runs "
-    "connect again and again: counted are the sessions of each run.",
-    run,
+    "connect again and again: counted are the sessions of each run."
 )

@@ -6,12 +6,13 @@ import os
 import signal
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from bench.client import Target, head, served
-from bench.harness import Bench, Options, Row, median, progress, within
-from bench.servers import DirectServer, ask, chromium, driver, eventually, grid_of, settled
-from tests.support.grid import Grid
+from bench.harness import Options, Row, at_most, progress
+from bench.servers import DirectServer, chromium, driver, grid_of, settled
+from tests.support.grid import Grid, eventually
 
 FULL = Path("/usr/lib/chromium/chromium")
 HEALTHY_SESSIONS = 6
@@ -19,7 +20,6 @@ HEALTHY_SESSIONS = 6
 
 
 def run(options: Options) -> list[Row]:
-    """All rows of this bench."""
     executable = str(FULL) if FULL.exists() else chromium()
     rounds = options.pick(7, 1)
     worker, server, direct = [], [], []
@@ -30,25 +30,18 @@ def run(options: Options) -> list[Row]:
             direct.append(_direct(executable))
             found = f"worker {worker[-1]:.2f} s, browser server {server[-1]:.2f} s, direct {direct[-1]:.2f} s"
             progress(f"  round {number + 1} of {rounds}: {found}")
-    name = Path(executable).name
-    return [
-        Row(
-            f"SIGKILL of a worker to a slot served again ({name}), median",
-            f"{median(worker):.2f} s (slowest {max(worker):.2f} s)",
-            f"{median(direct):.2f} s for a launchServer() started by hand",
-            f"{median(worker) / median(direct):.2f} ×",
-            "at most 2 s",
-            within(median(worker), 2.0),
-        ),
-        Row(
-            f"SIGKILL of a browser server to a slot served again ({name}), median",
-            f"{median(server):.2f} s (slowest {max(server):.2f} s)",
-            f"{median(direct):.2f} s for a launchServer() started by hand",
-            f"{median(server) / median(direct):.2f} ×",
-            "at most 2 s",
-            within(median(server), 2.0),
-        ),
-    ]
+    rows = []
+    for what, seconds in (("worker", worker), ("browser server", server)):
+        rows.append(
+            Row(
+                f"SIGKILL of a {what} to a slot served again ({Path(executable).name}), median",
+                f"{median(seconds):.2f} s (slowest {max(seconds):.2f} s)",
+                f"{median(direct):.2f} s for a launchServer() started by hand",
+                f"{median(seconds) / median(direct):.2f} ×",
+                *at_most(median(seconds), 2, " s"),
+            )
+        )
+    return rows
 
 
 def _after_kill_of(grid: Grid, *, browser_server: bool) -> float:
@@ -73,7 +66,7 @@ def _after_kill_of(grid: Grid, *, browser_server: bool) -> float:
 
 def _healthy_worker(grid: Grid) -> dict[str, Any] | None:
     """The one worker, once the master knows of enough sessions of it."""
-    workers = ask(grid, "status")["workers"]
+    workers = grid.ask("status")["workers"]
     ready = [each for each in workers if each["status"] == "available" and each["lifetime"] >= HEALTHY_SESSIONS]
     return ready[0] if len(ready) == len(workers) == 1 else None
 
@@ -81,17 +74,12 @@ def _healthy_worker(grid: Grid) -> dict[str, Any] | None:
 def _direct(executable: str) -> float:
     """Seconds from the start of a fresh launchServer() to its first upgrade: no supervisor can be faster."""
     started = time.perf_counter()
-    server = DirectServer(executable)
-    try:
+    with DirectServer(executable) as server:
         served(server.target, head(server.target, driver().version)).close()
         return time.perf_counter() - started
-    finally:
-        server.close()
 
 
-BENCH = Bench(
-    "recover",
+COMPARES = (
     "One worker with a full Chromium. A raw client connects again from the moment of the kill on; the baseline "
-    "starts a launchServer() of the same executable with the same warm-up in the same rounds.",
-    run,
+    "starts a launchServer() of the same executable with the same warm-up in the same rounds."
 )

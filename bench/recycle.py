@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from statistics import mean
+from statistics import mean, median
 
 from playwright.async_api import Error, Playwright, async_playwright
 from redis import Redis
 
-from bench.harness import Bench, Options, Row, at_least, median, progress, within
-from bench.servers import NEVER, ask, grid_of
-from tests.support.grid import Grid, eventually
+from bench.harness import Options, Row, at_least, at_most, every, progress
+from bench.servers import grid_of
+from tests.support.grid import NEVER, Grid, eventually
 
 WORKERS = 3
 SLOTS = 5
@@ -48,38 +47,26 @@ class Side:
 
 
 class Watch:
-    """Samples a grid in a thread of its own: the slots from Redis, the workers from the master."""
+    """Samples of a grid: the slots from Redis, the workers from the master."""
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, redis: Redis) -> None:
         self.slots: Counter[int] = Counter()
         self.available: Counter[int] = Counter()
         self.there: list[int] = []
         self.gone: set[str] = set()
         """Workers that have been used up."""
         self._grid = grid
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._redis = redis
 
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        with Redis.from_url(self._grid.redis_url) as redis:
-            while not self._stop.wait(SAMPLE_S):
-                self.slots[redis.eval(_CAPACITY, 0, LIFETIME)] += 1
-                workers = ask(self._grid, "status")["workers"]
-                self.gone |= {worker["id"] for worker in workers if worker["status"] in ("draining", "stopped")}
-                self.available[sum(worker["status"] == "available" for worker in workers)] += 1
-                self.there.append(len(workers))
+    def look(self) -> None:
+        self.slots[self._redis.eval(_CAPACITY, 0, LIFETIME)] += 1
+        workers = self._grid.ask("status")["workers"]
+        self.gone |= {worker["id"] for worker in workers if worker["status"] in ("draining", "stopped")}
+        self.available[sum(worker["status"] == "available" for worker in workers)] += 1
+        self.there.append(len(workers))
 
 
 def run(options: Options) -> list[Row]:
-    """All rows of this bench."""
     rounds, count = options.pick(10, 2), options.pick(100, 50)
     with (
         grid_of(WORKERS, environment={"MAX_LIFETIME_SESSIONS": str(LIFETIME)}) as recycling,
@@ -87,8 +74,10 @@ def run(options: Options) -> list[Row]:
     ):
         sides = {"grid": Side(recycling.endpoint), "direct": Side(steady.endpoint)}
         eventually(lambda: _is_warm(recycling), "the spares are warm")
-        with Watch(recycling) as watch:
-            asyncio.run(_run(sides, rounds, count))
+        with Redis.from_url(recycling.redis_url) as redis:
+            watch = Watch(recycling, redis)
+            with every(SAMPLE_S, watch.look):
+                asyncio.run(_run(sides, rounds, count))
     replaced = len(watch.gone)
     if not replaced:
         raise RuntimeError("no worker was recycled")
@@ -106,7 +95,7 @@ def run(options: Options) -> list[Row]:
 
 
 def _is_warm(grid: Grid) -> bool:
-    statuses = {worker["status"] for worker in ask(grid, "status")["workers"]}
+    statuses = {worker["status"] for worker in grid.ask("status")["workers"]}
     return statuses == {"available", "spare"}
 
 
@@ -118,16 +107,14 @@ def _connects(mine: Side, theirs: Side, what: str) -> list[Row]:
             f"{failed} {'; '.join(mine.failures)}".strip(),
             f"{sum(theirs.failures.values())} without recycling",
             str(failed),
-            "0",
-            within(failed, 0),
+            *at_most(failed, 0),
         ),
         Row(
             "slowest connect(), the wait for a slot included",
             f"{slowest:.0f} ms (median {median(mine.connects_ms):.0f} ms)",
             f"{max(theirs.connects_ms):.0f} ms (median {median(theirs.connects_ms):.0f} ms) without recycling",
             f"{slowest - max(theirs.connects_ms):+.0f} ms",
-            f"at most {WAIT_MS:,.0f} ms",
-            within(slowest, WAIT_MS),
+            *at_most(slowest, WAIT_MS, " ms"),
         ),
     ]
 
@@ -140,8 +127,7 @@ def _capacity(watch: Watch) -> list[Row]:
             f"{least} ({_histogram(watch.slots)})",
             f"{wanted} wanted",
             f"{least - wanted:+d}",
-            f"at least {wanted}",
-            at_least(least, wanted),
+            *at_least(least, wanted),
         ),
         Row(
             "fewest workers available, as the master has it, in the same samples",
@@ -190,11 +176,9 @@ async def _sessions(playwright: Playwright, side: Side, count: int) -> None:
     side.rates.append(count / (time.perf_counter() - started))
 
 
-BENCH = Bench(
-    "recycle",
+COMPARES = (
     f"{WORKERS} workers of {SLOTS} slots with real Chromiums, each recycled after {LIFETIME} sessions, {AT_ONCE} at"
     " once, beside an equal grid that recycles none; from the first session of a fresh grid on, once its spares are"
     " warm. Every 20 ms a script in Redis adds up the slots of all workers that the selection may still choose, and the"
-    " master is asked who is there.",
-    run,
+    " master is asked who is there."
 )

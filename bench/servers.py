@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from playwright._impl._driver import compute_driver_executable
@@ -59,7 +59,7 @@ def grid_of(workers: int = 1, *, fake: bool = False, environment: dict[str, str]
 
 
 def _available(grid: Grid) -> int:
-    return sum(worker["status"] == "available" for worker in ask(grid, "status")["workers"])
+    return sum(worker["status"] == "available" for worker in grid.ask("status")["workers"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,8 @@ def pids_of(grid: Grid) -> dict[str, int]:
 
 
 class DirectServer:
-    """Playwright's launchServer() without a grid, with the same executable as the grid's workers."""
+    """Playwright's launchServer() without a grid, with the same executable as the grid's workers, until the end of
+    the block."""
 
     def __init__(self, executable: str | None = None) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="pwb-", dir="/tmp", ignore_cleanup_errors=True)
@@ -123,6 +124,12 @@ class DirectServer:
         assert parts.port is not None
         return parts.hostname, parts.port, parts.path
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Ends it with its browser, and removes what they left."""
         assert self.process.stdin is not None
@@ -137,39 +144,6 @@ class DirectServer:
         self._temporary.cleanup()
 
 
-@contextlib.contextmanager
-def direct_server(executable: str | None = None) -> Iterator[DirectServer]:
-    """A direct server for the length of the block."""
-    server = DirectServer(executable)
-    try:
-        yield server
-    finally:
-        server.close()
-
-
-def ask(grid: Grid, name: str, data: dict[str, Any] | None = None) -> dict[str, Any]:
-    """One request to the grid's master."""
-    return grid.ask(name, data)
-
-
 def settled(grid: Grid) -> None:
     """Returns when no session is live by Redis' counters: the tail of a round is over."""
     eventually(lambda: grid.active() == 0, "all slots are free")
-
-
-__all__ = [
-    "NEVER",
-    "DirectServer",
-    "Driver",
-    "FakePair",
-    "ask",
-    "chromium",
-    "direct_server",
-    "driver",
-    "eventually",
-    "fake_pair",
-    "free_port",
-    "grid_of",
-    "pids_of",
-    "settled",
-]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from statistics import fmean
+from statistics import fmean, median
 
 from playwright.async_api import Browser, Playwright, async_playwright
 
-from bench.harness import Bench, Options, Row, at_least, median, progress, within
-from bench.servers import direct_server, grid_of
+from bench.harness import Options, Row, at_least, at_most, progress
+from bench.servers import DirectServer, grid_of
 
 AT_ONCE = 5
 PAIRS = 10
@@ -24,14 +24,13 @@ Samples = dict[str, list[float]]
 
 
 def run(options: Options) -> list[Row]:
-    """All rows of this bench."""
     rates: Samples = {"direct": [], "grid": []}
     first: Samples = {"direct": [], "grid": []}
     ratios: list[float] = []
     pairs = options.pick(PAIRS, 1)
     for number in range(pairs):
         progress(f"  pair {number + 1} of {pairs}")
-        with direct_server() as server, grid_of(environment={"MAX_CONCURRENT_SESSIONS": str(AT_ONCE)}) as grid:
+        with DirectServer() as server, grid_of(environment={"MAX_CONCURRENT_SESSIONS": str(AT_ONCE)}) as grid:
             endpoints = {"direct": server.endpoint, "grid": grid.endpoint}
             ratios.append(asyncio.run(_measure(endpoints, rates, first, options)))
     return _rows(rates, first, ratios)
@@ -65,8 +64,7 @@ def _rows(rates: Samples, first: Samples, ratios: list[float]) -> list[Row]:
             f"{median(rates['grid']):.2f}/s",
             f"{median(rates['direct']):.2f}/s direct",
             f"{rate:.3f} ×",
-            "at least 0.97 ×",
-            at_least(rate, 0.97),
+            *at_least(rate, 0.97, " ×"),
         ),
         Row("the same, slowest and fastest pair", "", "", f"{min(ratios):.3f} to {max(ratios):.3f} ×"),
         Row(
@@ -74,8 +72,7 @@ def _rows(rates: Samples, first: Samples, ratios: list[float]) -> list[Row]:
             f"{median(first['grid']):.1f} ms",
             f"{median(first['direct']):.1f} ms direct",
             f"{slower:.3f} ×",
-            "at most 1.03 ×",
-            within(slower, 1.03),
+            *at_most(slower, 1.03, " ×"),
         ),
     ]
 
@@ -111,11 +108,9 @@ async def _sessions(playwright: Playwright, endpoint: str, count: int) -> float:
     return time.perf_counter() - started
 
 
-BENCH = Bench(
-    "sessions",
+COMPARES = (
     "connect, context, page, goto (a data URL), close with Playwright's own client. Both sides have one browser "
     "of the same executable; the grid's worker has its default of five slots, so a slot's way back is in the "
     f"figure too. There are {PAIRS} pairs of a fresh server and a fresh grid, since one browser is up to 4 % faster "
-    "than another of the same executable for as long as it lives: the ratio of rates is the mean of pairs' medians.",
-    run,
+    "than another of the same executable for as long as it lives: the ratio of rates is the mean of pairs' medians."
 )

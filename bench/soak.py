@@ -16,11 +16,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bench.harness import memory_kib, progress
-from bench.servers import NEVER, driver, grid_of, settled
+from bench.harness import memory_kib, progress, table
+from bench.servers import driver, grid_of, settled
 from bench.soak_clients import RAW, REAL, Behaviour, Failed, World, works
 from tests.support.census import Census, at_rest, differences, once_equal, watched
-from tests.support.grid import Grid
+from tests.support.grid import NEVER, Grid
 
 PING_TIMEOUT_S = 3.0
 SLOTS = 5
@@ -70,17 +70,18 @@ def soak(minutes: float, seed: int, lifetime: str = NEVER, workers: int = 2) -> 
     rows = [(name, start.get(name, "-"), end.get(name, "-"), "LEAK" if name in leaks else "") for name in start | end]
     rows += [(f"memory, PSS: {name}", start_memory.get(name, "-"), mib, "") for name, mib in end_memory.items()]
     print(f"\nsoak of {minutes:g} min, seed {seed}, {workers} workers of {SLOTS} slots, lifetime {lifetime}\n")
-    _print_table([("", "at the start", "at the end", ""), *((n, _cut(a), _cut(b), c) for n, a, b, c in rows)])
+    _print_table(("", "at the start", "at the end", ""), *((n, _cut(a), _cut(b), c) for n, a, b, c in rows))
     for name in leaks:
         print(f"{name}\n  at the start: {start.get(name)}\n  at the end:   {end.get(name)}\n")
-    _print_table([("client", "times", "", ""), *((name, str(n), "", "") for name, n in tally.done.most_common())])
-    _print_table([("session record", "times", "", ""), *((name, str(n), "", "") for name, n in ended.most_common())])
+    _print_table(("client", "times"), *((name, str(n)) for name, n in tally.done.most_common()))
+    _print_table(("session record", "times"), *((name, str(n)) for name, n in ended.most_common()))
     if tally.failures:
-        _print_table([("FAILED", "times", "", ""), *((name, str(n), "", "") for name, n in tally.failures.items())])
+        _print_table(("FAILED", "times"), *((name, str(n)) for name, n in tally.failures.items()))
     unended = [
         name
         for name in ended
-        if not name.startswith(("completed", "ended", "failed", "expired")) or name.endswith(": ")
+        if name.endswith(": ")
+        or not name.removeprefix("never started, ").startswith(("completed", "ended", "failed", "expired"))
     ]
     good = not leaks and not tally.failures and not unended
     print("nothing leaked" if good else f"LEAKS: {', '.join([*leaks, *unended, *tally.failures])}")
@@ -119,27 +120,23 @@ def memory(grid: Grid) -> Census:
 
 
 def sessions_by_end(grid: Grid) -> Counter[str]:
-    """How the recorded sessions ended: status and reason."""
+    """How the recorded sessions ended: status and reason, and whether they ever ran."""
     ended: Counter[str] = Counter()
-    for session_id in grid.redis("ZRANGE", "sessions:index", 0, -1):
-        flat = grid.redis("HMGET", f"session:{_text(session_id)}", "status", "reason")
-        ended[": ".join(_text(each) for each in flat)] += 1
+    for key in grid.redis("KEYS", "session:*"):
+        status, reason, started = (
+            each.decode() if each else "" for each in grid.redis("HMGET", key, "status", "reason", "startedAt")
+        )
+        never = "" if started or status == "completed" else "never started, "
+        ended[f"{never}{status}: {reason}"] += 1
     return ended
-
-
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value or "")
 
 
 def _cut(text: str) -> str:
     return text if len(text) <= CELL else text[: CELL - 2] + " …"
 
 
-def _print_table(rows: list[tuple[str, ...]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    print()
+def _print_table(*rows: tuple[str, ...]) -> None:
+    print("\n".join(table(*rows)), end="\n\n")
 
 
 def main() -> int:

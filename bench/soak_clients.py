@@ -1,30 +1,25 @@
 """The soak's clients: what users and their machines do to a grid. A behaviour raises what went wrong for it.
 
-Run as `python -m bench.soak_clients raw|playwright ENDPOINT SEED` it is one client in a process of its own, which can
-be killed and stopped; it says `open` once its session is.
+Run as `python -m bench.soak_clients raw|playwright ENDPOINT SEED VERSION` it is one client in a process of its own,
+which can be killed and stopped; it says `open` once its session is.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import random
-import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 from urllib.parse import urlsplit
 
-from bench.client import ROOT, STALL_S, Target, frame, head, upgrade
-
-_CLOSE, _PING, _PONG = 8, 9, 10
-_RESET = struct.pack("ii", 1, 0)
+from bench.client import CLOSE, PING, PONG, STALL_S, ClientProcess, Target, frame, head, reset_at_close, upgrade
 
 
 class Failed(Exception):
@@ -63,11 +58,11 @@ def polite(world: World, dice: random.Random) -> None:
     """Pings, waits, closes with a close frame and reads the answer to its end."""
     with world.session() as sock:
         for _ in range(dice.randrange(1, 10)):
-            sock.sendall(frame(bytes(dice.randrange(0, 126)), _PING))
+            sock.sendall(frame(bytes(dice.randrange(0, 126)), PING))
             if not sock.recv(4096):
                 raise Failed("the session ended by itself")
             world.pause(dice.random() * 0.1)
-        sock.sendall(frame(b"\x03\xe8", _CLOSE))
+        sock.sendall(frame(b"\x03\xe8", CLOSE))
         _read_to_end(sock)
 
 
@@ -81,7 +76,7 @@ def vanishes(world: World, dice: random.Random) -> None:
     """Resets the connection (RST)."""
     with world.session() as sock:
         world.pause(dice.random() * 0.5)
-        _reset(sock)
+        reset_at_close(sock)
 
 
 def gives_up(world: World, dice: random.Random) -> None:
@@ -90,7 +85,7 @@ def gives_up(world: World, dice: random.Random) -> None:
         sock.sendall(head(world.target, world.playwright_version))
         time.sleep(dice.choice([0, 0.0001, 0.0005, 0.002, 0.01]))
         if dice.random() < 0.5:
-            _reset(sock)
+            reset_at_close(sock)
 
 
 def stammers(world: World, dice: random.Random) -> None:
@@ -100,7 +95,7 @@ def stammers(world: World, dice: random.Random) -> None:
         sock.sendall(request[: dice.randrange(len(request) - 1)])
         world.pause(dice.random())
         if dice.random() < 0.5:
-            _reset(sock)
+            reset_at_close(sock)
 
 
 def babbles(world: World, dice: random.Random) -> None:
@@ -123,11 +118,11 @@ def breaks_the_protocol(world: World, dice: random.Random) -> None:
 def freezes(world: World, dice: random.Random) -> None:
     """A raw client whose process is stopped until the grid has ended its session."""
     with _Process(world, "raw", dice) as client:
-        client.stop()
+        client.signal(signal.SIGSTOP)
         time.sleep(2.5 * world.ping_timeout_s)  # at the soak's end too: the session must end by itself
-        client.go_on()
+        client.signal(signal.SIGCONT)
         said = client.line()
-    if "its client gave no sign of life for SESSION_PING_TIMEOUT" not in said:
+    if "its client gave no sign of life for SESSIONPING_TIMEOUT" not in said:
         raise Failed(f"a frozen client was told {said!r}")
 
 
@@ -148,7 +143,7 @@ def is_killed(world: World, dice: random.Random) -> None:
 def freezes_at_work(world: World, dice: random.Random) -> None:
     """A real Playwright client that is stopped for good in the middle of its work."""
     with _Process(world, "playwright", dice) as client:
-        client.stop()
+        client.signal(signal.SIGSTOP)
         world.pause(2.5 * world.ping_timeout_s)
 
 
@@ -167,54 +162,32 @@ RAW: dict[Behaviour, int] = {
 REAL: dict[Behaviour, int] = {works: 6, is_killed: 3, freezes_at_work: 1}
 
 
-class _Process:
-    """A client in a process group of its own, killed at the block's end."""
+class _Process(ClientProcess):
+    """A client whose session is open, killed at the block's end."""
 
     def __init__(self, world: World, kind: str, dice: random.Random) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.soak_clients", kind, world.endpoint, str(dice.randrange(1 << 30))],
-            cwd=ROOT,
-            env={**os.environ, "BENCH_PLAYWRIGHT": world.playwright_version},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
+        seed = str(dice.randrange(1 << 30))
+        super().__init__(
+            *("soak_clients", kind, world.endpoint, seed, world.playwright_version), stderr=subprocess.STDOUT
         )
 
-    def __enter__(self) -> _Process:
+    def __enter__(self) -> Self:
         said = self.line()
         if said != "open":
-            self.__exit__()
+            self.kill()
             raise Failed(f"a client could not open its session: {said}")
         return self
 
-    def __exit__(self, *_: object) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
     def line(self) -> str:
         """The next line that the client says, "" at its end. Raises Failed when it says nothing for too long."""
-        assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], 2 * STALL_S)
-        if not readable:
+        said = self.said(2 * STALL_S)
+        if said is None:
             raise Failed("a client says nothing any more")
-        return self._process.stdout.readline().strip()
-
-    def stop(self) -> None:
-        os.killpg(self._process.pid, signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        os.killpg(self._process.pid, signal.SIGCONT)
+        return said.strip()
 
 
 def _connection(world: World) -> socket.socket:
     return socket.create_connection(world.target[:2], timeout=STALL_S)
-
-
-def _reset(sock: socket.socket) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
 
 def _read_to_end(sock: socket.socket) -> bytes:
@@ -240,7 +213,7 @@ def _raw(endpoint: str, dice: random.Random) -> None:
     """Answers pings until the session ends; says why it ended."""
     parts = urlsplit(endpoint)
     target = (str(parts.hostname), parts.port or 80, "/")
-    with upgrade(target, head(target, os.environ["BENCH_PLAYWRIGHT"])) as sock:
+    with upgrade(target, head(target, sys.argv[4])) as sock:
         _say("open")
         sock.settimeout(None)
         buffered = b""
@@ -249,11 +222,11 @@ def _raw(endpoint: str, dice: random.Random) -> None:
             while len(buffered) >= 2 and len(buffered) >= 2 + buffered[1]:
                 opcode, payload = buffered[0] & 15, buffered[2 : 2 + buffered[1]]
                 buffered = buffered[2 + buffered[1] :]
-                if opcode == _CLOSE:
+                if opcode == CLOSE:
                     return _say(f"closed {int.from_bytes(payload[:2])} {payload[2:].decode()}")
-                if opcode == _PING:
+                if opcode == PING:
                     with contextlib.suppress(OSError):  # what follows in the buffer says why it is closed
-                        sock.sendall(frame(payload, _PONG))
+                        sock.sendall(frame(payload, PONG))
         _say("ended without a close frame")
     return None
 

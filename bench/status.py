@@ -6,12 +6,13 @@ import contextlib
 import subprocess
 import sys
 import time
+from statistics import median
 from typing import Any
 
 import psutil
 from playwright.sync_api import sync_playwright
 
-from bench.harness import Bench, Options, Row, median, memory_kib, within
+from bench.harness import Options, Row, at_most, memory_kib
 from bench.servers import grid_of
 from tests.support.grid import Grid
 
@@ -20,7 +21,6 @@ MORE_WORKERS = 4
 
 
 def run(options: Options) -> list[Row]:
-    """All rows of this bench."""
     with grid_of(WORKERS) as grid:
         _use(grid, options.pick(20, 4))
         asked, nothing = [], []
@@ -40,8 +40,7 @@ def run(options: Options) -> list[Row]:
             f"{worst:.3f} s (median {median(asked):.3f} s)",
             f"{max(nothing):.3f} s for an empty Python (median {median(nothing):.3f} s)",
             f"{worst:.3f} s",
-            "under 0.5 s",
-            within(worst, 0.5),
+            *at_most(worst, 0.5, " s"),
         ),
         weighs,
         weighs_of_more,
@@ -66,8 +65,7 @@ def _weight(status: dict[str, Any], workers: int) -> Row:
         f"{own:.1f} MiB",
         f"{beside:.0f} MiB browser server and browser",
         f"{own:.1f} MiB",
-        "at most 22 MiB",
-        within(own, 22.0),
+        *at_most(own, 22, " MiB"),
     )
 
 
@@ -88,10 +86,8 @@ def _tree_pss_mib(pid: int) -> float:
     return found / 1024
 
 
-BENCH = Bench(
-    "status",
+COMPARES = (
     f"{WORKERS} workers with real Chromiums after 20 sessions. The command is run as a user runs it, in turns with a "
     f"Python that does nothing. Then a worker of a grid of {MORE_WORKERS}: what all processes of a grid share counts "
-    "in each one's PSS by its part.",
-    run,
+    "in each one's PSS by its part."
 )

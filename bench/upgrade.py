@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from bench.client import Client, Target, load_client
-from bench.harness import Bench, CpuMeter, Options, Row, at_least, median, p99, progress, within
-from bench.servers import FakePair, direct_server, driver, fake_pair, grid_of, settled
+from statistics import median
+
+from bench.client import Client, Target
+from bench.harness import CpuMeter, Options, Row, at_least, at_most, p99, progress
+from bench.servers import DirectServer, FakePair, driver, fake_pair, grid_of, settled
 
 AT_ONCE = 50
 
@@ -16,8 +18,7 @@ PAUSES_MS = (30.0, 250.0)
 
 
 def run(options: Options) -> list[Row]:
-    """All rows of this bench."""
-    with load_client(driver().version) as client:
+    with Client(driver().version) as client:
         rows = _one_by_one(client, options)
         with fake_pair() as pair:
             rows += _at_once(client, pair, options)
@@ -30,7 +31,7 @@ def _one_by_one(client: Client, options: Options) -> list[Row]:
     pairs = options.pick(PAIRS, 1)
     for number in range(pairs):
         progress(f"  pair {number + 1} of {pairs}")
-        with direct_server() as server, grid_of(environment={"MAX_CONCURRENT_SESSIONS": "50"}) as grid:
+        with DirectServer() as server, grid_of(environment={"MAX_CONCURRENT_SESSIONS": "50"}) as grid:
             targets: list[Target] = [server.target, ("127.0.0.1", grid.port, "/")]
             client.order("latency", targets=targets, count=20, pauses_ms=PAUSES_MS, seed=0)
             for turn in range(options.pick(5, 2)):
@@ -53,8 +54,7 @@ def _one_by_one(client: Client, options: Options) -> list[Row]:
             f"{answer[0]:.2f} ms",
             f"{answer[1]:.2f} ms direct",
             f"{answer[0] - answer[1]:+.2f} ms",
-            "at most +1.3 ms",
-            within(answer[0] - answer[1], 1.3),
+            *at_most(answer[0] - answer[1], 1.3, " ms"),
         ),
         Row(
             "the same, p99",
@@ -102,8 +102,7 @@ def _at_once(client: Client, pair: FakePair, options: Options) -> list[Row]:
             f"{via_grid:.0f}/s",
             f"{direct:.0f}/s direct",
             f"{via_grid / direct:.2f} ×",
-            "at least 2,500/s",
-            at_least(via_grid, 2500),
+            *at_least(via_grid, 2500, "/s"),
         ),
         Row(
             f"one of {AT_ONCE} at once, median and p99",
@@ -115,8 +114,7 @@ def _at_once(client: Client, pair: FakePair, options: Options) -> list[Row]:
             f"{proxy:.3f} ms",
             f"{each[pair.direct]['proxy']:.3f} ms direct",
             f"{proxy:.3f} ms",
-            "at most 0.5 ms",
-            within(proxy, 0.5),
+            *at_most(proxy, 0.5, " ms"),
         ),
         *(
             Row(
@@ -130,13 +128,11 @@ def _at_once(client: Client, pair: FakePair, options: Options) -> list[Row]:
     ]
 
 
-BENCH = Bench(
-    "upgrade",
+COMPARES = (
     "One client at a time: a raw client connects, upgrades, sends `initialize` as Playwright's own does, and waits for "
     "the answer; real browser servers (Playwright's launchServer(), and the grid with one worker of 50 slots, embedded "
     "Redis, selection included), both in random order with random pauses of 30 to 250 ms, over "
     f"{PAIRS} pairs of a fresh server and a fresh grid. 50 at once: connect() to the "
     "end of the 101, with a fake browser server (tests/support/fake_launcher.cjs, 1,000 slots) that serves on a TCP "
-    "port of its own, too: that is the direct path.",
-    run,
+    "port of its own, too: that is the direct path."
 )
