@@ -126,8 +126,8 @@ def config_show(config_file: Path | None, running: bool, as_json: bool, **flags:
     These are the settings that a grid started here now would have; with --running those of the running grid (--port or
     --runtime-dir names it, if several run).
     """
-    from pwgrid.settings import show_with_sources
-    from pwgrid.settings.load import load
+    from pwgrid.settings.load import DEFAULT_FILE, load
+    from pwgrid.settings.show_with_sources import described, show
 
     if running:
         grid = find_grid(flags.pop("port"), flags.pop("runtime_dir"))
@@ -139,6 +139,7 @@ def config_show(config_file: Path | None, running: bool, as_json: bool, **flags:
         whose = f"# settings of the grid on port {grid.port} since its start or last reload (master pid {grid.pid})"
     else:
         loaded = load(config_file, os.environ, flags)
-        table = show_with_sources.described(loaded.settings, loaded.sources)
-        whose = show_with_sources.whose(loaded.config_file)
-    say(table, f"{whose}\n{show_with_sources.show(table)}", as_json)
+        table = described(loaded.settings, loaded.sources)
+        file = loaded.config_file or f"no file ({DEFAULT_FILE} is not there)"
+        whose = f"# settings of a grid that would be started here now: {file}, this environment, these flags"
+    say(table, f"{whose}\n{show(table)}", as_json)

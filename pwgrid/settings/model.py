@@ -5,7 +5,7 @@ Reads no file and no environment.
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv6Address, ip_address
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeVar, get_args
 
@@ -25,7 +25,7 @@ from pydantic_core import InitErrorDetails
 
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.settings import value_types
-from pwgrid.settings.pools import PoolSettings, PoolTable, resolved, short_form
+from pwgrid.settings.pools import PoolSettings, PoolTable
 
 T = TypeVar("T")
 
@@ -294,9 +294,21 @@ class Settings(BaseModel, frozen=True):
     def pools_wanted(self) -> dict[str, PoolSettings]:
         """All pools by name: first the short forms (those with workers, or all if there are no [[pools]]), then
         [[pools]] in the order of the configuration."""
-        short = [short_form(self, browser_type) for browser_type in BROWSER_TYPES]
+        short = [self.short_form(browser_type) for browser_type in BROWSER_TYPES]
         pools = [each for each in short if each.workers or not self.pools]
-        return {each.name: each for each in [*pools, *(resolved(self, table) for table in self.pools)]}
+        return {each.name: each for each in [*pools, *map(self.resolved, self.pools)]}
+
+    def short_form(self, browser_type: BrowserType) -> PoolSettings:
+        """The pool that CHROMIUM_WORKERS or the like stands for; its name is the browser type."""
+        values = {key: getattr(self, name) for key, name in _names_of(browser_type).items()}
+        return PoolSettings(browser_type, browser_type, getattr(self, f"{browser_type}_workers"), **values)
+
+    def resolved(self, table: PoolTable) -> PoolSettings:
+        """The pool of a table: for keys that the table does not have, the global settings count."""
+        default = self.short_form(table.browser_type)
+        given = {name: value for name, value in table if name != "browser" and value is not None}
+        given["executable"] = table.executable or ("" if table.channel else default.executable)
+        return replace(default, **given, is_short_form=False)
 
     def pools_with_workers(self) -> list[PoolSettings]:
         """The pools that should have a worker, in the order of `pools_wanted`."""
@@ -304,18 +316,8 @@ class Settings(BaseModel, frozen=True):
 
     def of_pool(self, pool: PoolSettings) -> Self:
         """These settings with the values of a pool in place of the global ones."""
-        args = {"chromium_args": pool.args} if pool.browser_type == "chromium" else {}
-        return self.model_copy(
-            update={
-                "max_concurrent_sessions": pool.slots,
-                "max_lifetime_sessions": pool.lifetime,
-                "max_worker_memory_mib": pool.max_memory_mib,
-                "max_worker_memory_hard_mib": pool.max_memory_hard_mib,
-                "headless": pool.headless,
-                f"{pool.browser_type}_executable": pool.executable,
-                **args,
-            }
-        )
+        values = {name: getattr(pool, key) for key, name in _names_of(pool.browser_type).items()}
+        return self.model_copy(update=values)
 
     def base_url(self) -> str:
         """The grid's endpoint for clients, ws://host:port: with the advertised host, else the one it listens on."""
@@ -405,11 +407,25 @@ class Settings(BaseModel, frozen=True):
             if short in WORKERS and getattr(self, short):
                 sentence = f"pool {table.name} is set by [[pools]], too ({sources[POOLS]}): leave one of them out"
                 yield (POOLS, short), short, sentence
-            pool = resolved(self, table)
+            pool = self.resolved(table)
             if 0 < pool.max_memory_hard_mib <= pool.max_memory_mib:
                 sentence = f"pool {pool.name}: max_memory_mib ({pool.max_memory_mib}) must be <"
                 sentence += f" max_memory_hard_mib ({pool.max_memory_hard_mib})"
                 yield (POOLS, "max_worker_memory_mib", "max_worker_memory_hard_mib"), POOLS, sentence
+
+
+def _names_of(browser_type: BrowserType) -> dict[str, str]:
+    """The global settings that count where a pool of this browser has no value of its own, by the pool's keys."""
+    args = {"args": "chromium_args"} if browser_type == "chromium" else {}
+    return {
+        "slots": "max_concurrent_sessions",
+        "lifetime": "max_lifetime_sessions",
+        "max_memory_mib": "max_worker_memory_mib",
+        "max_memory_hard_mib": "max_worker_memory_hard_mib",
+        "executable": f"{browser_type}_executable",
+        "headless": "headless",
+        **args,
+    }
 
 
 class Relation(NamedTuple):
@@ -493,8 +509,6 @@ LIKE_FLAGS: Final[Mapping[str, str]] = {
     word: name for name, each in SETTINGS.items() if (word := each.flag[2:].replace("-", "_")) != name
 }
 """What somebody who knows only the flags calls a setting: `slots`, `queue_timeout`, `chromium`."""
-
-CONCERNS: Final[Mapping[str, tuple[Part, ...]]] = {name: each.concerns for name, each in SETTINGS.items()}
 
 
 def literal(value: object) -> str:

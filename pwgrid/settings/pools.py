@@ -1,13 +1,13 @@
 """Pools: all workers with the same browser and settings. What a `[[pools]]` table or POOL_CONFIG may say, and what each
-pool is once the global settings have filled in the rest. Reads no source."""
+pool is once the global settings have filled in the rest (`Settings.pools_wanted`). Reads no source."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, field_validator
@@ -18,9 +18,6 @@ from pwgrid.common.errors import Violation
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.common.wording import did_you_mean
 from pwgrid.settings import value_types
-
-if TYPE_CHECKING:
-    from pwgrid.settings.model import Settings
 
 NAME_RULE: Final = "must be 1 to 63 lower case letters, digits, - and _, and begin with a letter or digit"
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -186,30 +183,6 @@ class PoolSettings:
         proxy = self.proxy.options() if self.proxy else {}
         env = sorted((name, value.get_secret_value()) for name, value in self.env.items())
         return (self.channel, repr(self.args), repr(proxy), repr(env))
-
-
-def short_form(settings: Settings, browser_type: BrowserType) -> PoolSettings:
-    """The pool that CHROMIUM_WORKERS or the like stands for; its name is the browser type."""
-    return PoolSettings(
-        name=browser_type,
-        browser_type=browser_type,
-        workers=getattr(settings, f"{browser_type}_workers"),
-        slots=settings.max_concurrent_sessions,
-        lifetime=settings.max_lifetime_sessions,
-        max_memory_mib=settings.max_worker_memory_mib,
-        max_memory_hard_mib=settings.max_worker_memory_hard_mib,
-        executable=settings.executable(browser_type),
-        headless=settings.headless,
-        args=settings.chromium_args if browser_type == "chromium" else (),
-    )
-
-
-def resolved(settings: Settings, table: PoolTable) -> PoolSettings:
-    """The pool of a table: for keys that the table does not have, the global settings count."""
-    default = short_form(settings, table.browser_type)
-    given = {name: value for name, value in table if name != "browser" and value is not None}
-    given["executable"] = table.executable or ("" if table.channel else default.executable)
-    return replace(default, **given, is_short_form=False)
 
 
 # Reading them

@@ -1,10 +1,8 @@
 """Shows settings with the source of each, as text and for JSON. Where a source is found out: load.py."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from pwgrid.settings.load import DEFAULT_FILE
 from pwgrid.settings.model import SETTINGS, Settings, bare
 from pwgrid.settings.pools import PoolTable
 from pwgrid.settings.value_types import Secret
@@ -26,12 +24,6 @@ def described(settings: Settings, sources: Mapping[str, str]) -> dict[str, dict[
         name: {"value": _plain(getattr(settings, name)), "unit": setting.unit, "source": sources[name]}
         for name, setting in SETTINGS.items()
     }
-
-
-def whose(config_file: Path | None) -> str:
-    """The head of `config show` for settings that the command itself has read from file, environment and flags."""
-    file = config_file or f"no file ({DEFAULT_FILE} is not there)"
-    return f"# settings of a grid that would be started here now: {file}, this environment, these flags"
 
 
 def _plain(value: object) -> object:

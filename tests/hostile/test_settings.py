@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from pwgrid.settings.model import Settings
-from pwgrid.settings.pools import short_form
 from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.launch import LaunchSpec
 from tests.support.grid import running_grid
@@ -18,7 +17,7 @@ def test_a_browser_server_is_launched_with_the_guard_that_is_set(
 ) -> None:
     settings = Settings(client_guard="strict", block_file_urls=True, browser_env=("CHOSEN",), max_concurrent_sessions=3)
     browser = FoundBrowser("chromium", "/chromium", "", "setting")
-    spec = LaunchSpec(settings, short_form(settings, "chromium"), browser, tmp_path)
+    spec = LaunchSpec(settings, settings.short_form("chromium"), browser, tmp_path)
     monkeypatch.setenv("CHOSEN", "yes")
     monkeypatch.setenv("SECRET", "no")
     options = json.loads(spec.options(tmp_path, 1.0))

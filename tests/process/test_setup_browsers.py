@@ -14,7 +14,7 @@ import pytest
 
 from pwgrid.common.errors import BrowserLaunchError, BrowserMissing, GridError
 from pwgrid.settings.model import Settings
-from pwgrid.settings.pools import PoolTable, resolved, short_form
+from pwgrid.settings.pools import PoolTable
 from pwgrid.setup import browsers as setup_browsers
 from pwgrid.setup.packages import Host, Steps
 from pwgrid.worker.browser.find import OWN_PATHS, SearchPaths, find_browser
@@ -204,7 +204,7 @@ def test_playwright_s_real_installer_gets_it_from_its_server(tmp_path: Path) -> 
         environ = {"PATH": "/nonexistent", "HOME": str(tmp_path), "PLAYWRIGHT_DOWNLOAD_HOST": url}
         host = Host(Steps(said.append), environ, tmp_path / "root", is_root=False)
         places = SearchPaths(environ, host.root)
-        (found,) = setup_browsers.setup([short_form(SETTINGS, "chromium")], SETTINGS, host, places)
+        (found,) = setup_browsers.setup([SETTINGS.short_form("chromium")], SETTINGS, host, places)
     assert found.source == "playwright"
     assert Path(found.executable).resolve() == Path(REAL_CHROMIUM).resolve()
     assert any("headless-shell" in path for path in asked)
@@ -394,7 +394,7 @@ def test_each_pool_gets_the_browser_that_it_says_once_for_each_way_to_launch_it(
         {"name": "b", "browser": "chromium", "executable": REAL_CHROMIUM, "workers": 3},
         {"name": "c", "browser": "chromium", "executable": REAL_CHROMIUM, "env": {"TZ": "UTC"}},
     ]
-    pools = [resolved(SETTINGS, PoolTable.model_validate(table)) for table in tables]
+    pools = [SETTINGS.resolved(PoolTable.model_validate(table)) for table in tables]
     found = setup_browsers.setup(pools, SETTINGS, world.host, world.places)
     assert [each.executable for each in found] == [REAL_CHROMIUM] * 2
     assert world.text().count("opened a page") == 2
@@ -403,4 +403,4 @@ def test_each_pool_gets_the_browser_that_it_says_once_for_each_way_to_launch_it(
 def test_a_pools_wrong_executable_is_told_as_such(world: BareHost) -> None:
     table = PoolTable.model_validate({"name": "a", "browser": "chromium", "executable": "/nowhere/chrome"})
     with pytest.raises(BrowserMissing, match="the executable of pool a is /nowhere/chrome, where there is no file"):
-        setup_browsers.setup([resolved(SETTINGS, table)], SETTINGS, world.host, world.places)
+        setup_browsers.setup([SETTINGS.resolved(table)], SETTINGS, world.host, world.places)

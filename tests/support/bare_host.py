@@ -6,7 +6,6 @@ from pathlib import Path
 
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
-from pwgrid.settings.pools import short_form
 from pwgrid.setup.browsers import setup
 from pwgrid.setup.packages import Host, Steps
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths
@@ -74,7 +73,7 @@ class BareHost:
         self, types: list[BrowserType], settings: Settings = SETTINGS, *, video: bool = False
     ) -> list[FoundBrowser]:
         """`pwgrid setup` on this host."""
-        return setup([short_form(settings, each) for each in types], settings, self.host, self.places, video=video)
+        return setup([settings.short_form(each) for each in types], settings, self.host, self.places, video=video)
 
     def calls(self) -> list[str]:
         """The commands that were run, but for the question whether Node runs."""

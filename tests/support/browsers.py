@@ -7,7 +7,6 @@ from functools import cache
 from pwgrid.common.errors import BrowserLaunchError, BrowserMissing
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.settings.model import Settings
-from pwgrid.settings.pools import short_form
 from pwgrid.setup.browsers import launch_once
 from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, candidates
 from pwgrid.worker.browser.remembered_launches import Trial, Trials
@@ -43,6 +42,6 @@ def fit_browser(
 def _tried(browser: FoundBrowser, settings: Settings) -> Trial:
     with ThreadPoolExecutor(1) as beside:  # a loop may be running here
         try:
-            return beside.submit(launch_once, browser, settings, short_form(settings, browser.browser_type)).result()
+            return beside.submit(launch_once, browser, settings, settings.short_form(browser.browser_type)).result()
         except BrowserLaunchError as error:
             return Trial(error.reason)

@@ -16,7 +16,6 @@ import psutil
 
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import SETTINGS, Settings
-from pwgrid.settings.pools import short_form
 from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.launch import LAUNCHER, LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer, OnClosed, SessionClosed
@@ -88,7 +87,7 @@ def spec(
     browser = FoundBrowser(browser_type, "", "", "setting") if fake else fit_browser(browser_type)
     return LaunchSpec(
         settings,
-        short_form(settings, browser_type),
+        settings.short_form(browser_type),
         replace(browser, executable=executable) if executable else browser,
         directory,
         live_view,

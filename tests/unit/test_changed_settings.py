@@ -6,7 +6,7 @@ import pytest
 
 from pwgrid.master.policy.changed_settings import compare, concerning, concerning_pool
 from pwgrid.runtime.child_files import digest
-from pwgrid.settings.model import CONCERNS, Settings
+from pwgrid.settings.model import SETTINGS, Settings
 from pwgrid.settings.pools import PoolTable
 from pwgrid.settings.value_types import Secret
 
@@ -36,7 +36,7 @@ def test_no_change_means_nothing_to_do() -> None:
     assert recycled(BEFORE, after()) == ()
 
 
-@pytest.mark.parametrize("name", [name for name, parts in CONCERNS.items() if "fixed" in parts])
+@pytest.mark.parametrize("name", [name for name, each in SETTINGS.items() if "fixed" in each.concerns])
 def test_what_cannot_change_is_refused_and_nothing_else_is_done(name: str) -> None:
     other = {str: "other", int: 7, float: 7.5}[type(BEFORE.plain()[name])]
     change = compare(BEFORE, after(**{name: other}, chromium_workers=9, max_queue=1))

@@ -15,11 +15,10 @@ from click.testing import CliRunner
 from pwgrid.cli.main import main
 from pwgrid.common.errors import ConfigError
 from pwgrid.settings import load as config
-from pwgrid.settings import show_with_sources
 from pwgrid.settings.environment_variables import NO_SETTINGS, find_strays
 from pwgrid.settings.generate_grid_toml import grid_toml
 from pwgrid.settings.load import load
-from pwgrid.settings.model import CONCERNS, SECTIONS, SETTINGS, Part, Settings
+from pwgrid.settings.model import SECTIONS, SETTINGS, Part, Settings
 from pwgrid.settings.pools import PoolTable
 from pwgrid.settings.show_with_sources import described, show
 
@@ -30,7 +29,6 @@ SHIPPED = ROOT / "config"
 @pytest.fixture(autouse=True)
 def _no_file_in_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(config, "DEFAULT_FILE", tmp_path / "none.toml")
-    monkeypatch.setattr(show_with_sources, "DEFAULT_FILE", tmp_path / "none.toml")
 
 
 def test_every_default_keeps_to_the_rules_of_its_setting() -> None:
@@ -127,10 +125,10 @@ def test_the_flags_of_commands_are_settings_of_the_model() -> None:
 
 
 def test_every_setting_says_whom_it_concerns() -> None:
-    for name, concerns in CONCERNS.items():
-        assert concerns, name
-        assert set(concerns) <= set(get_args(Part)), name
-        assert len(concerns) == 1 or {"fixed", "pool", "master"}.isdisjoint(concerns), name
+    for name, setting in SETTINGS.items():
+        assert setting.concerns, name
+        assert set(setting.concerns) <= set(get_args(Part)), name
+        assert len(setting.concerns) == 1 or {"fixed", "pool", "master"}.isdisjoint(setting.concerns), name
 
 
 def test_a_command_to_a_running_grid_loads_no_model() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pwgrid.settings.model import CONCERNS, Part, Settings
+from pwgrid.settings.model import SETTINGS, Part, Settings
 from pwgrid.settings.pools import PoolSettings
 
 Values = Mapping[str, object]
@@ -31,8 +31,8 @@ def compare(old: Settings, new: Settings) -> Change:
     """The change from the settings `old` to `new`."""
     before, after = old.plain(), new.plain()
     changed = tuple(name for name in after if before[name] != after[name])
-    parts = {part for name in changed for part in CONCERNS[name]}
-    refused = tuple(name for name in changed if "fixed" in CONCERNS[name])
+    parts = {part for name in changed for part in SETTINGS[name].concerns}
+    refused = tuple(name for name in changed if "fixed" in SETTINGS[name].concerns)
     if refused:
         return Change(refused=refused, changed=changed)
     had, has = old.pools_wanted(), new.pools_wanted()
@@ -47,7 +47,7 @@ def compare(old: Settings, new: Settings) -> Change:
 
 def concerning(values: Values, *parts: Part) -> list[tuple[str, object]]:
     """The settings that concern any of `parts`, sorted by name: what a child of that kind is forked with."""
-    return sorted((name, value) for name, value in values.items() if set(parts) & set(CONCERNS[name]))
+    return sorted((name, value) for name, value in values.items() if set(parts) & set(SETTINGS[name].concerns))
 
 
 def concerning_pool(settings: Settings, pool: PoolSettings) -> list[object]:

@@ -31,7 +31,7 @@ from pwgrid.master.workers.pool import Pool
 from pwgrid.runtime.browser_process_tree import Table, process_table
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.process_identity import find_process
-from pwgrid.settings.pools import PoolSettings, short_form
+from pwgrid.settings.pools import PoolSettings
 
 log = structlog.get_logger()
 
@@ -147,7 +147,7 @@ class Workers:
     def _see_pool(self, record: ManagedWorker) -> None:
         """Add the worker's pool, as a removed one, if this master's configuration does not have it."""
         if record.pool not in self.pools:
-            settings = replace(short_form(self._config.settings, record.browser_type), name=record.pool, workers=0)
+            settings = replace(self._config.settings.short_form(record.browser_type), name=record.pool, workers=0)
             self.pools[record.pool] = pool = self._new_pool(settings)
             pool.remove()
 
