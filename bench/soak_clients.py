@@ -122,7 +122,7 @@ def freezes(world: World, dice: random.Random) -> None:
         time.sleep(2.5 * world.ping_timeout_s)  # at the soak's end too: the session must end by itself
         client.signal(signal.SIGCONT)
         said = client.line()
-    if "its client gave no sign of life for SESSIONPING_TIMEOUT" not in said:
+    if "its client gave no sign of life for SESSION_PING_TIMEOUT" not in said:
         raise Failed(f"a frozen client was told {said!r}")
 
 
