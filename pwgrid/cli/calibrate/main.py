@@ -13,16 +13,15 @@ import click
 
 from pwgrid.cli import output
 from pwgrid.cli.calibrate import plot, sizing
-from pwgrid.cli.external_redis import without_application_redis
 from pwgrid.cli.options import OWN_REDIS, Configured, as_arguments, with_json
 from pwgrid.common.atomic_write import rewrite
 from pwgrid.common.errors import GridError
 from pwgrid.common.types import BROWSER_TYPES
-from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE, Loaded, load
 from pwgrid.settings.model import OLD_SECTIONS, SETTINGS, literal
 
 if TYPE_CHECKING:
     from pwgrid.cli.calibrate.measure import CalibrateOptions
+    from pwgrid.settings.load import Loaded
 
 
 @click.command(cls=Configured, shown=("prefer",))
@@ -48,7 +47,10 @@ def calibrate(config_file: Path | None, **rest: Any) -> None:
     Clients and grid share this host, so stop everything else here. --write puts workers, slots, memory limits and
     lifetime into the file that --config or $PWGRID_CONFIG names, or /etc/pwgrid/grid.toml.
     """
+    # These load Playwright and more, for which no --help is to wait.
     from pwgrid.cli.calibrate.measure import CalibrateOptions, settings_for
+    from pwgrid.cli.external_redis import without_application_redis
+    from pwgrid.settings.load import load
 
     names = ("url", "script", "browser_type", "seconds", "most", "svg", "write", "as_json")
     asked = CalibrateOptions(**{name: rest.pop(name) for name in names})
@@ -61,7 +63,8 @@ def calibrate(config_file: Path | None, **rest: Any) -> None:
 
 def main(asked: CalibrateOptions, loaded: Loaded, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     """Measures, prints, and writes what the options ask for. Raises GridError."""
-    from pwgrid.cli.calibrate import measure  # loads Playwright and more, for which no --help is to wait
+    from pwgrid.cli.calibrate import measure
+    from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE
 
     file = loaded.config_file or Path(environment.get(FILE_VARIABLE) or DEFAULT_FILE)
     _check(asked, file)
