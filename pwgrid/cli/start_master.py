@@ -5,7 +5,7 @@ import logging as std_logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import structlog
@@ -13,10 +13,10 @@ import structlog
 from pwgrid import __version__
 from pwgrid.cli import exit_codes
 from pwgrid.cli.announce_ready import StartMessages, is_by_hand, say
-from pwgrid.cli.code_fingerprint import RunningCode
 from pwgrid.cli.external_redis import wait_for, which_redis
+from pwgrid.cli.running_parts import RunningParts, log_warnings
 from pwgrid.common import log as logging
-from pwgrid.common.errors import BrowserMissing, GridError
+from pwgrid.common.errors import GridError
 from pwgrid.master.adoption import find_leftovers, registry_of
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.listener import inherited_listeners, open_listener
@@ -29,9 +29,6 @@ from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import Settings
-from pwgrid.settings.pools import PoolSettings
-from pwgrid.settings.show_with_sources import described
-from pwgrid.worker.browser.find import FoundBrowser, find_for_pool
 from pwgrid.worker.main import run_worker
 
 log = structlog.get_logger()
@@ -59,18 +56,17 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
     """
     settings = loaded.settings
     logging.configure(settings.log_level, settings.log_format, "master")
-    _warn(loaded)
+    log_warnings(loaded)
     _raise_open_files(settings)
     kept = kept_open()
     if kept is not None:
         ready_fd = None
-    browsers = _browsers(settings)
+    parts = RunningParts(loaded)
     if check_only:
         if not settings.redis_url:
             embedded_redis.find_redis_server()  # else the new code would find out when the old one has gone
         say("the code and the configuration load")
         return 0
-    runs = RunningCode(_executables(browsers.values()))
     with contextlib.ExitStack() as held:
         listeners = _inherited(loaded, kept, held)
         if settings.port == 0 and not listeners:
@@ -99,10 +95,10 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
             runtime=runtime,
             listeners=listeners,
             open_listeners=partial(_open, settings, held),
-            run_worker=partial(_worker_role, browsers),
+            run_worker=partial(_worker_role, parts),
             run_proxy=run_proxy,
             version=__version__,
-            code=runs.code,
+            code=parts.code,
             endpoint=settings.base_url(),
             tokens_file=loaded.tokens_file,
             lifeline_fd=lifeline_fd,
@@ -113,10 +109,10 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
             count_down=messages.count_down,
             leftovers=leftovers,
             kept_open=kept,
-            prepare_pool=partial(_prepare_pool, browsers),
-            reload=partial(_reload, loaded, settings.port, browsers, runs, sources := dict(loaded.sources)),
-            describe_settings=lambda settings: described(settings, sources),
-            is_up_to_date=partial(_is_up_to_date, runs),
+            prepare_pool=parts.prepare_pool,
+            reload=partial(parts.reload, settings.port),
+            describe_settings=parts.describe,
+            is_up_to_date=parts.are_installed,
             check_argv=[sys.executable, *sys.orig_argv[1:], "--check-only"],
             exec_argv=[sys.executable, *sys.orig_argv[1:]],
         )
@@ -148,67 +144,11 @@ def _raise_open_files(settings: Settings) -> None:
         log.warning("few_open_files", limit=limit, wanted=wanted, about=descriptor_limit.RAISE_IT)
 
 
-def _warn(loaded: Loaded) -> None:
-    for warning in (*loaded.warnings, *loaded.strays):
-        log.warning("settings_warning", about=str(warning))
-
-
 def _port_of(listeners: tuple[socket.socket, ...], settings: Settings) -> int:
     address = listeners[0].getsockname()
     return int(address[1]) if isinstance(address, tuple) else settings.port
 
 
-def _reload(
-    loaded: Loaded,
-    port: int,
-    browsers: dict[str, FoundBrowser],
-    runs: RunningCode,
-    sources: dict[str, str],
-    scaled_up: Collection[str],
-) -> tuple[Settings, Callable[[], None]]:
-    """Reads the configuration again; the settings, and a function to call once they are accepted.
-
-    Raises GridError with all that is wrong.
-    """
-    loaded_again = loaded.again()
-    settings = loaded_again.settings
-    if settings.port == loaded.settings.port:
-        # The real port: 0 means any, and systemd may have opened another one.
-        settings = settings.model_copy(update={"port": port})
-    found = _browsers(settings, scaled_up)
-
-    def accept() -> None:
-        browsers.update(found)
-        runs.takes(_executables(found.values()))
-        logging.configure(settings.log_level, settings.log_format, "master")
-        sources.update(loaded_again.sources)
-        _warn(loaded_again)
-
-    return settings, accept
-
-
-def _prepare_pool(browsers: dict[str, FoundBrowser], settings: Settings, pool: PoolSettings) -> None:
-    """Finds the browser of a pool that gets its first workers while the grid runs. Raises BrowserMissing."""
-    browsers[pool.name] = find_for_pool(pool, settings)
-
-
-def _worker_role(browsers: dict[str, FoundBrowser], arguments: WorkerArguments) -> int:
+def _worker_role(parts: RunningParts, arguments: WorkerArguments) -> int:
     # A successor may be of a pool that is in no configuration any more, and needs no browser.
-    return run_worker(arguments, browsers.get(arguments.pool.name))
-
-
-def _browsers(settings: Settings, scaled_up: Collection[str] = ()) -> dict[str, FoundBrowser]:
-    """The browser of each pool that wants workers, also of those in `scaled_up`. Raises BrowserMissing."""
-    pools = settings.pools_wanted().values()
-    return {pool.name: find_for_pool(pool, settings) for pool in pools if pool.workers > 0 or pool.name in scaled_up}
-
-
-def _executables(browsers: Iterable[FoundBrowser]) -> list[str]:
-    return [each.executable for each in browsers if each.executable]
-
-
-def _is_up_to_date(runs: RunningCode, settings: Settings) -> bool:
-    try:
-        return runs.is_installed(_executables(_browsers(settings).values()))
-    except BrowserMissing:
-        return False
+    return run_worker(arguments, parts.browsers.get(arguments.pool.name))

@@ -16,9 +16,12 @@ import psutil
 import pytest
 
 from pwgrid import __version__
-from pwgrid.cli import code_fingerprint
+from pwgrid.cli import running_parts
+from pwgrid.cli.running_parts import RunningParts
 from pwgrid.registry import embedded_redis
+from pwgrid.settings.load import load
 from pwgrid.settings.model import NO_POOL
+from pwgrid.worker.browser.find import FoundBrowser
 from tests.support import raw
 from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, processes_marked, running_grid
 from tests.support.terminal import on_terminal
@@ -161,7 +164,7 @@ def test_a_worker_that_still_launches_ends_at_once_when_it_is_not_wanted_any_mor
 def of_other_code(file: Path) -> None:
     """Has the next master believe that the child of this file was forked by other code."""
     state = json.loads(file.read_text())
-    assert state["version"] == code_fingerprint.RunningCode([]).code
+    assert state["version"] == running_parts.code_fingerprint()
     file.write_text(json.dumps({**state, "version": "0"}))
 
 
@@ -244,16 +247,26 @@ def test_what_runs_is_installed_until_one_of_its_files_is_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, code = (str(executable(tmp_path / name)) for name in ("first", "second", "code"))
-    monkeypatch.setattr(code_fingerprint, "_files_of_code", lambda: [code])
-    runs = code_fingerprint.RunningCode([first])
-    assert runs.is_installed([first])
-    assert not runs.is_installed([first, second])  # which has come since
+
+    def found(*executables: str) -> None:
+        browsers = {each: FoundBrowser("chromium", each, "", "setting") for each in executables}
+        monkeypatch.setattr(running_parts, "_find_browsers", lambda *_: browsers)
+
+    monkeypatch.setattr(running_parts, "_files_of_code", lambda: [code])
+    loaded = load(None, {}, {})
+    found(first)
+    runs = RunningParts(loaded)
+    assert runs.are_installed(loaded.settings)
+    found(first, second)  # which has come since
+    assert not runs.are_installed(loaded.settings)
     Path(first).write_text("newer")
-    runs.takes([first, second])
-    assert runs.is_installed([second])
-    assert not runs.is_installed([first, second])  # the grid has taken the first one long ago
+    _, accept = runs.reload(8080, ())
+    accept()
+    assert not runs.are_installed(loaded.settings)  # the grid has taken the first one long ago
+    found(second)
+    assert runs.are_installed(loaded.settings)
     Path(code).write_text("newer")
-    assert not runs.is_installed([second])
+    assert not runs.are_installed(loaded.settings)
 
 
 def test_logs_shows_the_file_that_the_log_goes_to(grid: Grid) -> None:
