@@ -29,22 +29,13 @@ _INDEXED: Final[dict[Side, str]] = {"master": "command", "child": "event"}
 _LAST_SENT: Final[dict[Side, str]] = {"master": "lastCommandIdx", "child": "lastEventIdx"}
 _LAST_APPLIED: Final[dict[Side, str]] = {"master": "lastEventIdx", "child": "lastCommandIdx"}
 """Fields of an init frame, by the side that sent or applied so many; both are in the frames of both."""
-_PHASES: Final[dict[tuple[LinkState, str], LinkState]] = {
-    ("greeting", "init"): "open",
-    ("greeting", "close"): "closed",
-    ("open", "event"): "open",
-    ("open", "command"): "open",
-    ("open", "ack"): "open",
-    ("open", "ping"): "open",
-    ("open", "pong"): "open",
-    ("open", "state"): "open",
-    ("open", "stopping"): "open",
-    ("open", "close"): "closed",
+_EXPECTED: Final[dict[tuple[Side, LinkState], frozenset[str]]] = {
+    ("master", "greeting"): frozenset({"init", "close"}),
+    ("child", "greeting"): frozenset({"init", "close"}),
+    ("master", "open"): frozenset({"event", "ack", "ping", "state", "stopping", "close"}),
+    ("child", "open"): frozenset({"command", "ack", "pong", "state", "stopping", "close"}),
 }
-_NEVER_RECEIVED: Final[dict[Side, frozenset[str]]] = {
-    "master": frozenset({"command", "pong"}),
-    "child": frozenset({"event", "ping"}),
-}
+"""The frames that a side may receive."""
 # One place for each kind: a newer one replaces an unsent older one, so a stalled peer costs no memory.
 _AFTER_INDEXED: Final = ("state", "ping", "pong", "stopping", "close")
 
@@ -54,21 +45,20 @@ class Outbox:
 
     def __init__(self, after: int = 0) -> None:
         self.last = self.acknowledged = self._sent = after
-        self._kept: deque[tuple[int, bytes, str, Frame]] = deque()
+        self._kept: deque[bytes] = deque()
 
     def add(self, kind: str, name: str, data: Frame) -> None:
         if len(self._kept) >= MAX_UNACKNOWLEDGED:
             raise LinkFullError(f"{MAX_UNACKNOWLEDGED} frames are unacknowledged; {name} is not sent")
-        packet = encode({"t": kind, "idx": self.last + 1, "name": name, "data": data})
+        self._kept.append(encode({"t": kind, "idx": self.last + 1, "name": name, "data": data}))
         self.last += 1
-        self._kept.append((self.last, packet, name, data))
 
     def acknowledge(self, idx: int) -> None:
         if idx > self.last:
             raise ProtocolError(f"peer acknowledges {idx}, but only {self.last} were sent")
-        while self._kept and self._kept[0][0] <= idx:
+        while self.acknowledged < idx:
             self._kept.popleft()
-        self.acknowledged = max(self.acknowledged, idx)
+            self.acknowledged += 1
         self._sent = max(self._sent, self.acknowledged)
 
     def resume(self, peer_has: int) -> None:
@@ -80,30 +70,13 @@ class Outbox:
 
     def next(self) -> bytes | None:
         position = self._sent - self.acknowledged
-        return self._kept[position][1] if position < len(self._kept) else None
+        return self._kept[position] if position < len(self._kept) else None
 
     def sent(self) -> None:
         self._sent += 1
 
     def unacknowledged(self) -> list[tuple[str, Frame]]:
-        return [(name, data) for _, _, name, data in self._kept]
-
-
-class Inbox:
-    """Which indices were applied (all up to `last`), and which of these were acknowledged (up to `told`)."""
-
-    def __init__(self, last: int = 0) -> None:
-        self.last = self.told = last
-
-    def take(self, idx: int) -> bool:
-        """Whether to apply frame `idx`: False if it was before. Raises ProtocolError when frames before it are
-        missing."""
-        if idx <= self.last:
-            return False
-        if idx != self.last + 1:
-            raise ProtocolError(f"frame {idx} came after {self.last}: something is missing")
-        self.last = idx
-        return True
+        return [(frame["name"], frame["data"]) for frame in map(decode, self._kept)]
 
 
 class Link:
@@ -118,7 +91,10 @@ class Link:
         self.phase: LinkState = "down"
         self._adopts = adopts
         self._out = Outbox()
-        self._in = Inbox()
+        self._applied = 0
+        """All of the peer's indices up to this one were applied."""
+        self._told = 0
+        """Up to which of these the peer was told so."""
         self._greeting: Frame = {}
         self._slots: dict[str, bytes] = {}
         self._state: bytes | None = None
@@ -127,7 +103,7 @@ class Link:
 
     def __repr__(self) -> str:
         out = f"{self._out.acknowledged}/{self._out.last}"
-        return f"<Link {self.side} {self.ident} {self.phase} out={out} in={self._in.last}>"
+        return f"<Link {self.side} {self.ident} {self.phase} out={out} in={self._applied}>"
 
     def connect(self, greeting: Mapping[str, Any]) -> None:
         """There is a new connection. `greeting`: the fields of this side's init frame beside the indices."""
@@ -180,8 +156,8 @@ class Link:
             return self._offer("init", self._slots["init"])
         if self.phase != "open":
             return None
-        if self._ack_now and self._in.last > self._in.told:
-            return self._offer("ack", encode({"t": "ack", "idx": self._in.last}))
+        if self._ack_now and self._applied > self._told:
+            return self._offer("ack", encode({"t": "ack", "idx": self._applied}))
         packet = self._out.next()
         if packet is not None:
             return self._offer("indexed", packet)
@@ -196,7 +172,7 @@ class Link:
         if offered == "indexed":
             self._out.sent()
         elif offered == "ack":
-            self._in.told = self._in.last
+            self._told = self._applied
             self._ack_now = False
         else:
             self._slots.pop(offered, None)
@@ -209,17 +185,14 @@ class Link:
         or `close`, after which there is no reconnect. Raises ProtocolError; the caller then ends this connection."""
         frame = decode(packet)
         kind = frame["t"]
-        following = _PHASES.get((self.phase, kind))
-        if following is None or kind in _NEVER_RECEIVED[self.side]:
+        if kind not in _EXPECTED.get((self.side, self.phase), ()):
             raise ProtocolError(f"a {kind} frame is not expected by the {self.side} while the link is {self.phase}")
-        concerning = self._take(frame)
-        self.phase = following
-        return concerning
-
-    def _take(self, frame: Frame) -> Frame | None:
-        match frame["t"]:
+        match kind:
             case "init":
                 self._greet(frame)
+                self.phase = "open"
+            case "close":
+                self.phase = "closed"
             case "event" | "command":
                 return frame if self._is_new(frame["idx"]) else None
             case "ack":
@@ -241,11 +214,11 @@ class Link:
             ident = frame.get("workerId", self.ident)
             if ident != self.ident:
                 # Another identity: nothing of the old history means anything to this master.
-                self.ident, self._out, self._in = str(ident), Outbox(), Inbox()
-        if frame[theirs] < self._in.last:
-            raise ProtocolError(f"init frame: {theirs} is {frame[theirs]}, but {self._in.last} were applied here")
+                self.ident, self._out, self._applied = str(ident), Outbox(), 0
+        if frame[theirs] < self._applied:
+            raise ProtocolError(f"init frame: {theirs} is {frame[theirs]}, but {self._applied} were applied here")
         self._out.resume(frame[seen])
-        self._in.told = self._in.last
+        self._told = self._applied
         self._ack_now = False
         if self.side == "master":
             self._queue_init({"workerId": self.ident})
@@ -258,15 +231,20 @@ class Link:
         if type(acknowledged) is not int or not 0 <= acknowledged <= init["lastEventIdx"]:
             raise ProtocolError(f"init frame: ackedEventIdx is {acknowledged!r:.40}")
         waiting = self._out.unacknowledged()
-        self._adopts, self._in, self._out = False, Inbox(acknowledged), Outbox(init["lastCommandIdx"])
+        self._adopts, self._applied, self._out = False, acknowledged, Outbox(init["lastCommandIdx"])
         for name, data in waiting:
             self.send(name, data)
 
     def _is_new(self, idx: int) -> bool:
-        is_new = self._in.take(idx)
-        # One that the peer sent again: it does not know that we have it.
-        self._ack_now |= not is_new or self._in.last - self._in.told >= ACK_EVERY
-        return is_new
+        """Whether to apply this frame: not if it was before. Raises ProtocolError when frames before it are missing."""
+        if idx <= self._applied:
+            self._ack_now = True  # the peer sent it again, so it does not know that we have it
+            return False
+        if idx != self._applied + 1:
+            raise ProtocolError(f"frame {idx} came after {self._applied}: something is missing")
+        self._applied = idx
+        self._ack_now = self._ack_now or self._applied - self._told >= ACK_EVERY
+        return True
 
     def _offer(self, kind: str, packet: bytes) -> bytes:
         self._offered = kind
@@ -277,5 +255,5 @@ class Link:
             self._slots[kind] = encode({"t": kind, **fields})
 
     def _queue_init(self, fields: Frame) -> None:
-        indices = {_LAST_SENT[self.side]: self._out.last, _LAST_APPLIED[self.side]: self._in.last}
+        indices = {_LAST_SENT[self.side]: self._out.last, _LAST_APPLIED[self.side]: self._applied}
         self._slots["init"] = encode({**self._greeting, **fields, **indices, "t": "init"})

@@ -54,18 +54,5 @@ def _text(name: str) -> str:
     return (resource_dir("lua") / f"{name}.lua").read_text(encoding="utf-8")
 
 
-SCRIPTS: Final = {
-    name: load(name)
-    for name in (
-        "selector",
-        "register",
-        "heartbeat",
-        "start_session",
-        "release",
-        "rollback",
-        "set_fields",
-        "shutdown_command",
-        "reaper",
-    )
-}
+SCRIPTS: Final = {path.stem: load(path.stem) for path in resource_dir("lua").glob("*.lua") if path.stem != "lib"}
 """Read on import, before any fork: all processes share them, and none gets a newer script than its code."""
