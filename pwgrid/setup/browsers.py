@@ -21,9 +21,17 @@ from pwgrid.settings.pools import PoolSettings
 from pwgrid.setup.ffmpeg import ensure_ffmpeg
 from pwgrid.setup.packages import Host, output_of
 from pwgrid.setup.redis import ensure_redis
-from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, Source, candidates_from, find_for_pool, made_for
+from pwgrid.worker.browser.find import (
+    FoundBrowser,
+    SearchPaths,
+    Source,
+    Trial,
+    candidates_from,
+    find_for_pool,
+    made_for,
+    remember_trial,
+)
 from pwgrid.worker.browser.launch import LaunchSpec
-from pwgrid.worker.browser.remembered_launches import Trial, Trials
 from pwgrid.worker.browser.server import BrowserServer
 
 _CONNECT_TIMEOUT: Final = "PLAYWRIGHT_DOWNLOAD_CONNECTION_TIMEOUT"
@@ -230,7 +238,7 @@ class _Setup:
         if not browser.executable:  # Playwright finds a channel's by itself, and there is no other to choose
             return
         try:
-            Trials(self.places.trials).put(browser.executable, self.settings, trial)
+            remember_trial(browser.executable, self.settings, self.places, trial)
         except OSError as error:
             self.host.say(f"{browser.browser_type}: how it started cannot be written down for the grid: {error}")
 

@@ -8,8 +8,7 @@ from pwgrid.common.errors import BrowserLaunchError, BrowserMissing
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.settings.model import Settings
 from pwgrid.setup.browsers import launch_once
-from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, candidates
-from pwgrid.worker.browser.remembered_launches import Trial, Trials
+from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, Trial, candidates, remember_trial, trial_of
 
 
 @cache
@@ -27,12 +26,12 @@ def fit_browser(
     Raises BrowserMissing with what is wrong with each.
     """
     settings, places = settings or settings_of_host(), places or SearchPaths()
-    trials, faults = Trials(places.trials), list[str]()
+    faults: list[str] = []
     for browser in candidates(browser_type, settings, places, faults):
-        trial = trials.of(browser.executable, settings)
+        trial = trial_of(browser.executable, settings, places)
         if trial is None:
             trial = _tried(browser, settings)
-            trials.put(browser.executable, settings, trial)
+            remember_trial(browser.executable, settings, places, trial)
         if not trial.fault:
             return browser
         faults.append(f"{browser.executable} does not start: {trial.fault}")

@@ -19,7 +19,7 @@ from pwgrid.registry.session_updates import write_spool_file
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.settings.model import Settings
 from pwgrid.tokens.tokens import Role
-from pwgrid.worker.browser.remembered_launches import Trial, Trials
+from pwgrid.worker.browser.find import SearchPaths, Trial, remember_trial
 from tests.support.disk import nothing_can_be_written
 from tests.unit.test_leases import Worker
 
@@ -36,7 +36,8 @@ def spool_file(directory: Path, word: str) -> None:
 
 
 def trials(directory: Path, word: str) -> None:
-    Trials([directory / "trials.json"]).put(sys.executable, Settings(), Trial(word))
+    places = SearchPaths(trials_file=directory / "trials.json")
+    remember_trial(sys.executable, Settings(), places, Trial(word))
 
 
 def configuration(directory: Path, word: str) -> None:

@@ -1,25 +1,31 @@
-"""Finds the executable for a browser type on this host. Starts no process, downloads nothing."""
+"""Finds the executable for a browser type on this host, and remembers which ones did not start for `pwgrid setup`.
+
+Starts no process, downloads nothing.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib.metadata import version as version_of_package
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import orjson
 from playwright._impl._driver import compute_driver_executable
 
+from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.directories import home
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
-from pwgrid.worker.browser.remembered_launches import Trials
 
 Source = Literal["setting", "playwright", "system"]
 
@@ -159,8 +165,8 @@ def find_browser(browser_type: BrowserType, settings: Settings, places: SearchPa
         raise BrowserMissing(f"there is no {browser_type} on this host{because}", _HOW_TO_GET[browser_type])
     if len(found) == 1:
         return found[0]
-    trials = Trials(places.trials)
-    return next((each for each in found if not trials.is_unfit(each.executable, settings)), found[0])
+    trials = ((each, trial_of(each.executable, settings, places)) for each in found)
+    return next((each for each, trial in trials if trial is None or not trial.fault), found[0])
 
 
 def find_for_pool(pool: PoolSettings, settings: Settings, places: SearchPaths | None = None) -> FoundBrowser:
@@ -297,3 +303,76 @@ def _from_system(browser_type: BrowserType, candidate: Path) -> FoundBrowser:
 def _is_script(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(2) == b"#!"
+
+
+# How the launches of `pwgrid setup` went
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The result of one launch. `fault` says in one sentence why no page could be opened; empty when one was."""
+
+    fault: str
+    version: str = ""
+    """The version that the browser reported; empty when it failed before that."""
+    seconds: float = 0.0
+
+
+def trial_of(executable: str, settings: Settings, places: SearchPaths) -> Trial | None:
+    """Returns the latest trial of this executable, or None if there is none. It counts only while the executable (path,
+    size, time of change), Playwright and the settings for launching are the same."""
+    conditions = _conditions(executable, settings)
+    for file in places.trials:
+        entry = _trials_in(file).get(os.path.realpath(executable), {})
+        if entry.get("conditions") == conditions:
+            return Trial(**entry["trial"])
+    return None
+
+
+def remember_trial(executable: str, settings: Settings, places: SearchPaths, trial: Trial) -> None:
+    """Writes into the first file that can be written, readable for all users: a service may run as another one. Raises
+    OSError when none can."""
+    entry = {"conditions": _conditions(executable, settings), "trial": asdict(trial)}
+    refused: OSError | None = None
+    for file in places.trials:
+        kept = {path: each for path, each in _trials_in(file).items() if os.path.exists(path)}
+        entries = kept | {os.path.realpath(executable): entry}
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(file, orjson.dumps(entries, option=orjson.OPT_INDENT_2), mode=0o644)
+        except OSError as error:
+            refused = error
+        else:
+            return
+    if refused is not None:
+        raise refused
+
+
+def _conditions(executable: str, settings: Settings) -> list[object]:
+    try:
+        file = os.stat(executable)
+    except OSError:
+        return []
+    return [
+        file.st_size,
+        file.st_mtime_ns,
+        _playwright_version(),
+        settings.headless,
+        settings.chromium_sandbox,
+        [*settings.chromium_args],
+        os.geteuid() == 0,
+    ]
+
+
+@cache
+def _playwright_version() -> str:
+    # Once: while pip replaces the package, there is none, and a reload looks for browsers, too.
+    return version_of_package("playwright")
+
+
+def _trials_in(file: Path) -> dict[str, dict[str, Any]]:
+    with contextlib.suppress(OSError, ValueError):
+        found = orjson.loads(file.read_bytes())
+        if isinstance(found, dict):
+            return found
+    return {}
