@@ -88,6 +88,25 @@ class Lease(LiveSession):
     def id(self) -> str:
         return self.session_id.removeprefix(LEASE)
 
+    def stop_timers(self) -> None:
+        self.stop_grace()
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def stop_grace(self) -> None:
+        if self.grace is not None:
+            self.grace.cancel()
+            self.grace = None
+
+    def take_waiting(self) -> OfferedClient | None:
+        """Returns the client that waits for the last one's end, which does so no more; None if none does."""
+        if self.waiting is None:
+            return None
+        client, timer = self.waiting
+        self.waiting = None
+        timer.cancel()
+        return client
+
     def fields(self) -> dict[str, str]:
         """Returns the fields of its record in Redis."""
         return {**self.told, EXPIRES_AT: f"{self.expires_at:.3f}"}
@@ -200,9 +219,7 @@ class Leases:
         if not lease.is_answered:
             lease.is_answered = True
             self._write()
-            if lease.grace is not None:
-                lease.grace.cancel()
-                lease.grace = None
+            lease.stop_grace()
 
     def _await_borrower(self, lease: Lease) -> None:
         """Ends the lease after UNANSWERED_S unless its borrower comes: no proxy will report the answer any more."""
@@ -213,7 +230,7 @@ class Leases:
         """Removes a lease that no proxy has kept, as if it had never existed."""
         lease = self.get(lease_id)
         if lease is not None and not lease.is_served:
-            _stop_timers(lease)
+            lease.stop_timers()
             self.slots.take_back(lease.session_id)
 
     def _extend(self, lease_id: str, ttl_s: float) -> dict[str, Any]:
@@ -257,9 +274,7 @@ class Leases:
 
     def _admit(self, lease: Lease, client: OfferedClient) -> None:
         self._borrower_has(lease)
-        if lease.grace is not None:
-            lease.grace.cancel()
-            lease.grace = None
+        lease.stop_grace()
         lease.connected = client.session.session_id
         self.slots.admit(client.session)
         self.sessions.serve(client)
@@ -268,10 +283,7 @@ class Leases:
         """No client is connected with the lease any more: ends the lease, admits the next client, or waits for one."""
         if lease.over is not None:
             self._finish(lease, lease.over)
-        elif lease.waiting is not None:
-            client, timer = lease.waiting
-            lease.waiting = None
-            timer.cancel()
+        elif (client := lease.take_waiting()) is not None:
             self._admit(lease, client)
         elif lease.last is None:
             pass  # it still waits for its first client
@@ -282,15 +294,11 @@ class Leases:
             self._finish(lease, lease.last)
 
     def _end_later(self, lease: Lease, delay_s: float, end: End) -> None:
-        if lease.grace is not None:  # a successor hears of several sessions of a lease that are over
-            lease.grace.cancel()
+        lease.stop_grace()  # a successor hears of several sessions of a lease that are over
         lease.grace = asyncio.get_running_loop().call_later(delay_s, self.end, lease.id, end)
 
     def _refuse_waiting(self, lease: Lease, reason: LeaseRefusal) -> None:
-        if lease.waiting is not None:
-            client, timer = lease.waiting
-            lease.waiting = None
-            timer.cancel()
+        if (client := lease.take_waiting()) is not None:
             client.answer(reason)
 
     # Its end
@@ -319,7 +327,7 @@ class Leases:
                 self._finish(lease, lease.over)
 
     def _finish(self, lease: Lease, end: End) -> None:
-        _stop_timers(lease)
+        lease.stop_timers()
         self.slots.free(lease.session_id)
         if lease.is_served:
             self.registry_sync.lease_ended(lease, end)
@@ -368,9 +376,3 @@ class Leases:
             write_whole(self.path, content)
         except OSError as error:
             log.warning("leases_not_written", error=str(error))
-
-
-def _stop_timers(lease: Lease) -> None:
-    for timer in (lease.timer, lease.grace):
-        if timer is not None:
-            timer.cancel()

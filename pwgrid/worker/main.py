@@ -81,11 +81,6 @@ class Worker:
             fds=lambda: [fd for fd in (boot.ipc.fileno(),) if fd >= 0],
         )
 
-    @property
-    def server(self) -> BrowserServer | None:
-        """The browser server, once there is one."""
-        return self.sessions.server
-
     async def run(self) -> int:
         """Runs the worker until its end. Returns its exit code."""
         self._background_tasks.start(self.control.run(), "control link")
@@ -109,20 +104,12 @@ class Worker:
 
     async def _start(self) -> None:
         """Returns early if the worker is to end: no client could get it any more."""
-        if self.boot.ipc_child is not None:
-            await first_of(self._launch(self.boot.ipc_child), self._drain.asked())
-            if self._drain.is_asked:
-                return
-        else:
-            await self.registry_sync.open()
+        if self.boot.ipc_child is None:
             await self._take_over()
-        assert self.server is not None
-        self._background_tasks.start(self._watch_browser_server(self.server), "browser server watch")
-        self._background_tasks.start(self._end_when_hung(self.server), "browser server liveness")
-        if self.boot.ipc_child is not None:
+            return
+        await first_of(self._launch(self.boot.ipc_child), self._drain.asked())
+        if not self._drain.is_asked:
             await self._enter()
-        else:
-            self._background_tasks.start(self._beat(), "heartbeat")
 
     async def _launch(self, ipc_child: socket.socket) -> None:
         boot, settings = self.boot, self.settings
@@ -144,7 +131,7 @@ class Worker:
             on_gone=self._on_gone,
             timeout_s=settings.launch_timeout,
         )
-        self._tell_launched(server)
+        self._has_browser_server(server)
         self.sessions.open()
         if settings.canary_interval > 0:
             self._background_tasks.start(self._recycle_when_sick(server), "canary")
@@ -170,6 +157,7 @@ class Worker:
         """Takes over the browser server of a worker that died, until its sessions end. Admits no new ones."""
         boot = self.boot
         assert boot.adopt_node_pid is not None
+        await self.registry_sync.open()
         try:
             server, live = await BrowserServer.adopt(
                 boot.ipc,
@@ -182,15 +170,19 @@ class Worker:
         except BrowserServerGone as error:
             raise BrowserLaunchError(str(error), "taking over the browser server") from None
         self.sessions.adopt(server, live)
-        self._tell_launched(server)
+        self._has_browser_server(server)
         left_s = max(0.0, boot.sessions_until - time.monotonic())
         self.ask_drain("its worker died", left_s, is_recycle=left_s > self.settings.drain_timeout)
         self._step(WorkerEvent.DRAINS)
         await self.registry_sync.register()
         self.sessions.open()  # only clients with leases are admitted
         log.warning("browser_server_taken_over", node=server.pid, sessions=len(live), leases=len(self.slots.held))
+        self._background_tasks.start(self._beat(), "heartbeat")
 
-    def _tell_launched(self, server: BrowserServer) -> None:
+    def _has_browser_server(self, server: BrowserServer) -> None:
+        """Tells the master of it, and watches it from now on."""
+        self._background_tasks.start(self._watch_browser_server(server), "browser server watch")
+        self._background_tasks.start(self._end_when_hung(server), "browser server liveness")
         ready = server.ready
         self.registry_sync.playwright_version = ready.playwright_version
         self.control.event(
@@ -226,8 +218,8 @@ class Worker:
         self.control.stopping()
         self.sessions.close()
         self._background_tasks.cancel_all_but("control link", "heartbeat")
-        if self.server is not None:
-            await self.server.stop(self._stop_s)  # which reports its last sessions
+        if self.sessions.server is not None:
+            await self.sessions.server.stop(self._stop_s)  # which reports its last sessions
         self._background_tasks.cancel_all_but("control link")
         await self.registry_sync.leave()
         await self.registry_sync.close()

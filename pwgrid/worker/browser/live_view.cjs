@@ -9,7 +9,7 @@
 const fs = require('node:fs');
 const net = require('node:net');
 
-const { listen } = net.Server.prototype; // as it is before playwright_patches.cjs keeps clients from listening
+const { listen } = net.Server.prototype; // as it is before launcher.cjs keeps clients from listening
 
 const JSON_KIND = 0;
 const JPEG_KIND = 1;
