@@ -124,7 +124,7 @@ class Viewed:
     def __init__(self, runtime: Path, monkeypatch: pytest.MonkeyPatch, *, is_gone: bool = False) -> None:
         self._shows: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
         self.is_refused, self.is_accepted, self._is_gone = False, asyncio.Event(), is_gone
-        monkeypatch.setattr(dashboard, "open_view", self._open)
+        monkeypatch.setattr(asyncio, "open_unix_connection", self._open)
         record = SessionRecord.read("0123", {"status": "running", "workerId": "ab"})
         registry = Mock(session=AsyncMock(return_value=record), note_view=AsyncMock())
         grid = Mock(registry=registry, boot=Mock(runtime=runtime), settings=Mock(live_view=True))
@@ -142,10 +142,10 @@ class Viewed:
         return await asyncio.open_connection(sock=ours)
 
     async def is_shown_no_more(self) -> bool:
-        """Whether the connection to the browser server ends."""
+        """Whether the connection to the browser server, which has been asked for the session, ends."""
         reader, writer = await self._shows.get()
         with closing(writer):
-            return await reader.read() == b""
+            return await reader.read() == packet(b'{"session":"0123"}')
 
     async def _receive(self) -> Message:
         if self.is_accepted.is_set():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import pathlib
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -104,9 +103,12 @@ async def _open_view(
     await grid.registry.note_view(session_id)
     grid.feed.sessions.touch(session_id)
     try:
-        return await open_view(grid.boot.runtime / "w" / record.worker_id / SOCKET, session_id)
+        async with asyncio.timeout(CONNECT_S):
+            reader, writer = await asyncio.open_unix_connection(grid.boot.runtime / "w" / record.worker_id / SOCKET)
     except OSError:
         raise no_capacity("the worker of this session cannot show it now") from None
+    writer.write(_packet({"session": session_id}))
+    return reader, writer
 
 
 async def _send(socket: WebSocket, page: Page, first: bytes, check: Callable[[], object]) -> None:
@@ -131,14 +133,6 @@ async def _until_refused(check: Callable[[], object]) -> None:
         while True:
             await asyncio.sleep(TOKEN_LOOK_S)
             check()
-
-
-async def open_view(path: pathlib.Path, session_id: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection on which the session is shown. Raises OSError where nobody shows it."""
-    async with asyncio.timeout(CONNECT_S):
-        reader, writer = await asyncio.open_unix_connection(str(path))
-    writer.write(_packet({"session": session_id}))
-    return reader, writer
 
 
 async def relay(socket: WebSocket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -143,7 +143,6 @@ class ShownSessions:
         self._activity: Activity | None = None
         self._touched: set[str] = set()
         self._told: set[str] = set()
-        self._has_pending = False
 
     def touch(self, session_id: str) -> None:
         """Marks a session whose record has changed although no counter has."""
@@ -151,7 +150,8 @@ class ShownSessions:
 
     async def refresh(self, activity: Activity) -> None:
         """Updates the rows. Raises RegistryUnavailable; the next call makes up for it."""
-        if activity == self._activity and not self._has_pending and not self._touched:
+        has_pending = any(each.status == SessionStatus.PENDING for each in self._records.values())
+        if activity == self._activity and not has_pending and not self._touched:
             return
         registry = self._registry
         live, newest = await registry.session_ids(activity.fields, newest=NEWEST_SESSIONS, at_most=MOST_SESSIONS)
@@ -164,7 +164,6 @@ class ShownSessions:
         self._records = known | found
         self.rows = {key: found[key].as_json() if key in found else self.rows[key] for key in self._records}
         self._activity = activity
-        self._has_pending = any(each.status == SessionStatus.PENDING for each in self._records.values())
         self._tell_ends()
 
     def _is_unread(self, session_id: str, live: frozenset[str]) -> bool:
