@@ -17,16 +17,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from bench.chaos_clients import Book, client_ports_at, playwright_lane, raw_lane
+from bench.harness import side_by_side
 from bench.servers import driver
 from bench.soak import sessions_by_end
 from pwgrid.common.errors import GridError
-from tests.support.grid import NEVER, Grid, eventually
+from tests.support.grid import NEVER, Grid, eventually, last_lines
 
 WORKERS = 2
 RAW_LANES, PLAYWRIGHT_LANES = 4, 2
@@ -35,7 +37,6 @@ LOST_S = 8.0
 
 WHOLE_S = 60.0
 PAUSE_S = 1.5
-TAIL = 120
 EXPECTED = ("completed: ", "failed: browser server lost", "never started, ")
 """Ends of records. A lease stays unused when the proxy is killed, or when Redis was stopped before it answered."""
 
@@ -233,8 +234,13 @@ def chaos(minutes: float, seed: int, *, fake: bool = False, raw_lanes: int = RAW
         grid = Grid("--config", str(file), environment=given, fake=fake)
         book = Book()
         run = Chaos(grid, file, seed, book)
+        stopped = threading.Event()
+        raw = partial(raw_lane, ("127.0.0.1", grid.port, "/"), driver().version, book=book, stopped=stopped)
+        real = partial(playwright_lane, grid.endpoint, book=book, stopped=stopped)
+        lanes = [partial(raw, dice=random.Random(f"{seed} raw {n}")) for n in range(raw_lanes)]
+        lanes += [partial(real, dice=random.Random(f"{seed} pw {n}")) for n in range(0 if fake else PLAYWRIGHT_LANES)]
         try:
-            with _load(grid, seed, raw_lanes, 0 if fake else PLAYWRIGHT_LANES, book):
+            with side_by_side(lanes, stopped):
                 eventually(run.is_whole, "all workers serve", WHOLE_S)
                 until = time.monotonic() + minutes * 60
                 while time.monotonic() < until:
@@ -257,31 +263,8 @@ def chaos(minutes: float, seed: int, *, fake: bool = False, raw_lanes: int = RAW
             book.fault(f"{ended[how]} sessions are recorded as {how}")
     _report(book, run.done, ended, f"chaos of {minutes:g} min, seed {seed}, {'fake' if fake else 'real'} browsers")
     if book.faults:
-        print(f"\nthe grid's last lines:\n{_tail(output)}")
+        print(f"\nthe grid's last lines:\n{last_lines(output)}")
     return not book.faults
-
-
-@contextlib.contextmanager
-def _load(grid: Grid, seed: int, raw_lanes: int, playwright_lanes: int, book: Book) -> Iterator[None]:
-    """Clients for the length of the block; afterwards every one of them has come to its end."""
-    stopped = threading.Event()
-    target, version = ("127.0.0.1", grid.port, "/"), driver().version
-    threads = [
-        threading.Thread(target=raw_lane, args=(target, version, random.Random(f"{seed} raw {n}"), book, stopped))
-        for n in range(raw_lanes)
-    ]
-    threads += [
-        threading.Thread(target=playwright_lane, args=(grid.endpoint, random.Random(f"{seed} pw {n}"), book, stopped))
-        for n in range(playwright_lanes)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        for thread in threads:
-            thread.join()
 
 
 def _counters_are_exact(grid: Grid, book: Book) -> None:
@@ -346,10 +329,6 @@ def _report(book: Book, done: Counter[str], ended: Counter[str], title: str) -> 
 
 def _counted(what: Counter[str]) -> str:
     return ", ".join(f"{n} × {name}" for name, n in what.most_common()) or "none"
-
-
-def _tail(output: str) -> str:
-    return "\n".join(output.splitlines()[-TAIL:])
 
 
 def main() -> int:

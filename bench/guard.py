@@ -2,61 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from contextlib import ExitStack
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, ExitStack
 from statistics import median
-from typing import Any
-
-from websockets.sync.client import ClientConnection, connect
 
 from bench.harness import Options, Row, at_most, cpu_us, progress
 from bench.servers import DirectServer, grid_of, pids_of
+from tests.support.protocol_client import ProtocolClient, protocol_client
 
 SIDES = ("compatible", "off", "direct")
 
-
-class Client:
-    """A client with one page, which knows nothing but to ask and to wait for the answer. `node`: who answers."""
-
-    def __init__(self, websocket: ClientConnection, node: int) -> None:
-        self._websocket = websocket
-        self.node = node
-        self._id = 0
-        self._types: dict[str, str] = {}
-        self.ask("", "initialize", sdkLanguage="python")
-        self.browser = self._one("Browser")
-        context = self.ask(self.browser, "newContext")["context"]["guid"]
-        self.ask(context, "newPage")
-        self.frame = self._one("Frame")
-
-    def _one(self, kind: str) -> str:
-        return next(guid for guid, each in self._types.items() if each == kind)
-
-    def ask(self, guid: str, method: str, **params: Any) -> dict[str, Any]:
-        """The result of one call."""
-        self._id += 1
-        self._websocket.send(
-            json.dumps({"id": self._id, "guid": guid, "method": method, "params": params, "metadata": {}})
-        )
-        while True:
-            message = json.loads(self._websocket.recv())
-            if message.get("id") == self._id:
-                if "error" in message:
-                    raise RuntimeError(str(message["error"]))
-                result: dict[str, Any] = message.get("result", {})
-                return result
-            if message["method"] == "__create__":
-                self._types[message["params"]["guid"]] = message["params"]["type"]
-
-    def answered_by_node(self) -> None:
-        """The shortest message there is: the browser takes no part in it."""
-        self.ask(self.browser, "defaultUserAgentForTest")
-
-    def evaluate(self) -> None:
-        """What clients send most."""
-        nothing = {"value": {"v": "undefined"}, "handles": []}
-        self.ask(self.frame, "evaluateExpression", expression="1", isFunction=False, arg=nothing)
+Call = Callable[[], Awaitable[object]]
 
 
 def run(options: Options) -> list[Row]:
@@ -66,26 +23,38 @@ def run(options: Options) -> list[Row]:
         for guard in ("compatible", "off"):
             grid = stack.enter_context(grid_of(environment={"CLIENT_GUARD": guard}))
             endpoints[guard], nodes[guard] = grid.endpoint, pids_of(grid)["browser server"]
-        clients = {
-            side: Client(stack.enter_context(connect(endpoints[side], max_size=None, compression=None)), nodes[side])
-            for side in SIDES
-        }
-        calls: dict[str, Callable[[Client], None]] = {
-            "a message that Node answers by itself": Client.answered_by_node,
-            "evaluate()": Client.evaluate,
-        }
-        return [row for name, call in calls.items() for row in _rows(name, call, clients, options)]
+        return asyncio.run(_measured(endpoints, nodes, options))
 
 
-def _rows(name: str, call: Callable[[Client], None], clients: dict[str, Client], options: Options) -> list[Row]:
+async def _measured(endpoints: dict[str, str], nodes: dict[str, int], options: Options) -> list[Row]:
+    async with AsyncExitStack() as stack:
+        calls: dict[str, dict[str, Call]] = {"a message that Node answers by itself": {}, "evaluate()": {}}
+        for side in SIDES:
+            client = await stack.enter_async_context(protocol_client(endpoints[side]))
+            for each, call in zip(calls.values(), await _calls(client), strict=True):
+                each[side] = call
+        return [row for name, by_side in calls.items() for row in await _rows(name, by_side, nodes, options)]
+
+
+async def _calls(client: ProtocolClient) -> tuple[Call, Call]:
+    """The shortest message there is, in which the browser takes no part, and what clients send most."""
+    browser, frame = client.one("Browser"), client.frame(await client.new_page())
+    nothing = {"value": {"v": "undefined"}, "handles": []}
+    return (
+        lambda: client.send(browser, "defaultUserAgentForTest"),
+        lambda: client.send(frame, "evaluateExpression", expression="1", isFunction=False, arg=nothing),
+    )
+
+
+async def _rows(name: str, calls: dict[str, Call], nodes: dict[str, int], options: Options) -> list[Row]:
     rounds, count = options.pick(40, 4), options.pick(200, 30)
     times: dict[str, list[float]] = {side: [] for side in SIDES}
-    for client in clients.values():
-        _microseconds(call, client, count)
+    for side in SIDES:
+        await _microseconds(calls[side], nodes[side], count)
     for number in range(rounds):
         for shift in range(len(SIDES)):
             side = SIDES[(number + shift) % len(SIDES)]
-            times[side].append(_microseconds(call, clients[side], count))
+            times[side].append(await _microseconds(calls[side], nodes[side], count))
     progress(f"  {name}: " + ", ".join(f"{side} {median(times[side]):.0f} µs" for side in SIDES))
     rows = []
     for other, limit in (("off", 1.03), ("direct", 1.1)):
@@ -104,12 +73,12 @@ def _rows(name: str, call: Callable[[Client], None], clients: dict[str, Client],
     return rows
 
 
-def _microseconds(call: Callable[[Client], None], client: Client, count: int) -> float:
+async def _microseconds(call: Call, node: int, count: int) -> float:
     """Node's CPU for one call, on average."""
-    before = cpu_us(client.node)
+    before = cpu_us(node)
     for _ in range(count):
-        call(client)
-    return (cpu_us(client.node) - before) / count
+        await call()
+    return (cpu_us(node) - before) / count
 
 
 COMPARES = (

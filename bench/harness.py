@@ -12,7 +12,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import cache
 from importlib import metadata
@@ -158,6 +158,20 @@ def _ours_s() -> float:
 
 
 @contextlib.contextmanager
+def side_by_side(works: Iterable[Callable[[], object]], is_over: threading.Event) -> Iterator[None]:
+    """Does these in threads of their own for the length of the block, at whose end it sets `is_over` for them."""
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+
+
+@contextlib.contextmanager
 def every(period_s: float, work: Callable[[], object]) -> Iterator[None]:
     """Does the work again and again, in a thread of its own, for the length of the block."""
     is_over = threading.Event()
@@ -166,13 +180,8 @@ def every(period_s: float, work: Callable[[], object]) -> Iterator[None]:
         while not is_over.wait(period_s):
             work()
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with side_by_side([run], is_over):
         yield
-    finally:
-        is_over.set()
-        thread.join()
 
 
 # The report

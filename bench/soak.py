@@ -15,8 +15,9 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
-from bench.harness import memory_kib, progress, table
+from bench.harness import memory_kib, progress, side_by_side, table
 from bench.servers import driver, grid_of, settled
 from bench.soak_clients import RAW, REAL, Behaviour, Failed, World, works
 from tests.support.census import Census, at_rest, differences, once_equal, watched
@@ -99,19 +100,14 @@ def _warm_up(world: World, workers: int) -> None:
 
 def _run_lanes(world: World, minutes: float, seed: int, tally: EventCounts) -> None:
     weights = [RAW] * RAW_LANES + [REAL] * REAL_LANES
-    threads = [
-        threading.Thread(target=lane, args=(world, each, random.Random(f"{seed} {number}"), tally))
-        for number, each in enumerate(weights)
+    lanes = [
+        partial(lane, world, each, random.Random(f"{seed} {number}"), tally) for number, each in enumerate(weights)
     ]
-    for thread in threads:
-        thread.start()
     until = time.monotonic() + minutes * 60
-    while (left := until - time.monotonic()) > 0:
-        time.sleep(min(left, 15))
-        progress(f"  {left / 60:.1f} min left, {tally.done.total()} clients, {tally.failures.total()} failures")
-    world.stopped.set()
-    for thread in threads:
-        thread.join()
+    with side_by_side(lanes, world.stopped):
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, 15))
+            progress(f"  {left / 60:.1f} min left, {tally.done.total()} clients, {tally.failures.total()} failures")
 
 
 def memory(grid: Grid) -> Census:
