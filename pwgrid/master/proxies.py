@@ -196,7 +196,7 @@ class Proxies:
         self.current = self._make(config.listeners)
         self._coming: ProxyChild | None = None
         self._leaving: list[ProxyChild] = []
-        self._late = loop.timer(lambda: self._keep_current(f"it does not listen after {START_S:g} s"))
+        self._late = loop.timer(lambda: self._replaced(f"it does not listen after {START_S:g} s"))
         self._wanted: str | None = None
         self._then: Callable[[], None] | None = None
 
@@ -236,10 +236,8 @@ class Proxies:
     def go_on_replacing(self) -> None:
         """Take the next step of a replacement, if it can be taken now. Call it after each turn of the loop."""
         if self._coming is not None:
-            if self._coming.listening:
-                self._take_over(self._coming)
-            elif self._coming.problem is not None:
-                self._keep_current(self._coming.problem)
+            if self._coming.listening or self._coming.problem is not None:
+                self._replaced(None if self._coming.listening else self._coming.problem)
         elif self._wanted is not None and self.current.listening and self.current.listeners:
             log.info("proxy_replacing", pid=self.current.pid, reason=self._wanted)
             self._wanted = None
@@ -288,22 +286,19 @@ class Proxies:
         """Take a proxy's new connection; False when it is none of these proxies."""
         return any(each.pid == reconnect.pid and each.attach(reconnect) for each in self._all())
 
-    def _take_over(self, coming: ProxyChild) -> None:
-        self._retire(self.current)
-        self.current, self._coming = coming, None
-        log.info("proxy_replaced", pid=self.current.pid)
-        self._replacement_ended()
-
-    def _keep_current(self, reason: str) -> None:
+    def _replaced(self, problem: str | None) -> None:
+        """The new proxy takes over, or the current one stays because of a problem."""
         coming, self._coming = self._coming, None
-        if coming is not None:
-            log.error("proxy_not_replaced", reason=reason)
+        assert coming is not None
+        self._late.cancel()
+        if problem is None:
+            self._retire(self.current)
+            self.current = coming
+            log.info("proxy_replaced", pid=coming.pid)
+        else:
+            log.error("proxy_not_replaced", reason=problem)
             coming.kill()
             self._leaving.append(coming)
-            self._replacement_ended()
-
-    def _replacement_ended(self) -> None:
-        self._late.cancel()
         then, self._then = self._then, None
         if then is not None:
             then()

@@ -50,7 +50,6 @@ class Pool:
 
     @property
     def records(self) -> list[ManagedWorker]:
-        """Its workers."""
         return [record for record in self._all_records.values() if record.pool == self.name]
 
     @property
