@@ -10,7 +10,6 @@ from functools import partial
 
 import structlog
 
-from pwgrid import __version__
 from pwgrid.cli import exit_codes
 from pwgrid.cli.announce_ready import StartMessages, is_by_hand, say
 from pwgrid.cli.external_redis import wait_for, which_redis
@@ -97,9 +96,7 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
             open_listeners=partial(_open, settings, held),
             run_worker=partial(_worker_role, parts),
             run_proxy=run_proxy,
-            version=__version__,
             code=parts.code,
-            endpoint=settings.base_url(),
             tokens_file=loaded.tokens_file,
             lifeline_fd=lifeline_fd,
             on_progress=messages.progress,

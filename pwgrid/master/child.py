@@ -268,16 +268,26 @@ def _close_all_but(keep: set[int]) -> None:
             os.closerange(fd, fd + 1)  # without an error for the one that listed the directory
 
 
-def open_child(loop: Loop, state: ChildState) -> Child | None:
-    """A process that another master forked, as a Child; None when it has ended since its file was read."""
+def said(output: Path) -> str:
+    """What a command has written into its file `output`; empty if that cannot be read."""
+    try:
+        return output.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def adopted_child(loop: Loop, state: ChildState) -> Child:
+    """A process that another master forked, also one that has ended since its file was read."""
     try:
         pidfd = os.pidfd_open(state.pid)
+        if state.process is None:  # checked after the pidfd is open, so that it cannot mean another process
+            os.close(pidfd)
+            pidfd = -1
     except ProcessLookupError:
-        return None
-    if state.process is None:  # checked after the pidfd is open, so that it cannot mean another process
-        os.close(pidfd)
-        return None
-    return Child(loop, state.pid, pidfd, state.started_at)
+        pidfd = -1
+    child = Child(loop, state.pid, pidfd, state.started_at)
+    child.create_time = state.create_time
+    return child
 
 
 class RestartedChild:
@@ -312,8 +322,8 @@ class RestartedChild:
 
     def adopt(self, state: ChildState) -> None:
         """Take over a child that another master forked, unless it has ended since."""
-        child = open_child(self._loop, state)
-        if child is None:
+        child = adopted_child(self._loop, state)
+        if child.has_ended:
             self._files.remove(self._kind, state.name)
             return
         self._is_wanted = True

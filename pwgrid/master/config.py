@@ -34,10 +34,8 @@ class MasterConfig:
     run_worker: Callable[[WorkerArguments], int]
     """What a forked worker does; returns its exit code."""
     run_proxy: Callable[[ProxyArguments], int]
-    version: str
     code: str
     """A digest of the code that runs: children of other code are replaced."""
-    endpoint: str
     reload: Callable[[Collection[str]], tuple[Settings, Callable[[], None]]]
     """Reads the configuration again; gets the pools that have workers although it asks for none. Returns it, and a
     function to call if it is accepted. Raises GridError."""

@@ -10,7 +10,7 @@ import structlog
 
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.master.adoption import ChildFileWriter
-from pwgrid.master.child import Child, Exit, RestartedChild, fork_command
+from pwgrid.master.child import Child, Exit, RestartedChild, fork_command, said
 from pwgrid.registry.embedded_redis import EmbeddedRedis
 from pwgrid.runtime.child_files import ChildState
 
@@ -57,10 +57,7 @@ class RedisChild(RestartedChild):
     def _on_exit(self, ended: Exit) -> str:
         self.ready = False
         self._probe.cancel()
-        try:
-            lines = self._output.read_text(errors="replace").strip().splitlines()
-        except OSError:
-            lines = []
+        lines = said(self._output).splitlines()
         return f"redis-server ended with {ended}" + (f": {lines[-1].strip()[-200:]}" if lines else "")
 
     def _look(self) -> None:

@@ -100,7 +100,7 @@ class Master:
             self._adopt(self._config.leftovers)
             self._config.runtime.remove_at_end()
             _share_memory_with_children()
-            log.info("master_started", pid=os.getpid(), endpoint=self._config.endpoint)
+            log.info("master_started", pid=os.getpid(), endpoint=self._config.settings.base_url())
             self._serve()
         except BaseException:
             self._kill_everything()

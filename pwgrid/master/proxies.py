@@ -6,12 +6,13 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from pwgrid.common.errors import GridError
 from pwgrid.common.selectors_loop import Loop
+from pwgrid.control.frames import Frame
 from pwgrid.control.master_side import MasterSide
 from pwgrid.control.server import Reconnect
 from pwgrid.master.adoption import ChildFileWriter, Leftovers
@@ -30,9 +31,7 @@ STOP_GRACE_S: Final = 5.0
 RETIRE_GRACE_S: Final = 30.0
 """Time for a retiring proxy beyond the longest wait of a client."""
 
-Data = dict[str, Any]
-
-NOBODY_WAITS: Final[Data] = {"waiting": 0, "waitingByRun": []}
+NOBODY_WAITS: Final[Frame] = {"waiting": 0, "waitingByRun": []}
 
 
 class ProxyChild(RestartedChild):
@@ -46,7 +45,7 @@ class ProxyChild(RestartedChild):
         loop: Loop,
         config: MasterConfig,
         files: ChildFileWriter,
-        on_event: Callable[[str, Data], None],
+        on_event: Callable[[str, Frame], None],
         listeners: tuple[socket.socket, ...],
     ) -> None:
         super().__init__("proxy", loop, files)
@@ -56,13 +55,13 @@ class ProxyChild(RestartedChild):
         """Whether it knows that it can take a session of every pool."""
         self.configuration = ""
         """The name of the configuration that it reported last."""
-        self.waiting: Data = NOBODY_WAITS
+        self.waiting: Frame = NOBODY_WAITS
         """How many clients wait in it for a slot, in total and by run, as it reported last."""
         self._config = config
         self._on_event = on_event
         self._link: MasterSide | None = None
-        self._undelivered: list[tuple[str, Data]] = []
-        self._state: Data = {}
+        self._undelivered: list[tuple[str, Frame]] = []
+        self._state: Frame = {}
 
     def adopt(self, state: ChildState) -> None:
         """Take over a proxy that another master forked; it has WORKER_LOST_THRESHOLD to reconnect."""
@@ -70,21 +69,21 @@ class ProxyChild(RestartedChild):
         if self._child is not None:
             self._link = self._new_link(adopts=True)
 
-    def push_state(self, state: Data) -> None:
+    def push_state(self, state: Frame) -> None:
         """Send the state to the proxy, and to each one started after it; nothing is sent when it has not changed."""
         if state != self._state:
             self._state = state
             if self._link is not None:
                 self._link.push_state(state)
 
-    def send(self, name: str, data: Data) -> None:
+    def send(self, name: str, data: Frame) -> None:
         """Send a command to this proxy or, if it dies before it hears it, to the next one."""
         if self._link is None:
             self._undelivered.append((name, data))
         else:
             self._link.send(name, data)
 
-    def take_undelivered(self) -> list[tuple[str, Data]]:
+    def take_undelivered(self) -> list[tuple[str, Frame]]:
         """The commands that this one may not have heard before it died. The caller sends them to another proxy."""
         undelivered, self._undelivered = self._undelivered, []
         return undelivered
@@ -155,7 +154,7 @@ class ProxyChild(RestartedChild):
         lost_s = self._config.settings.worker_lost_threshold
         return MasterSide(self._loop, "proxy", lost_s, self._heard, self._on_silence, adopts=adopts)
 
-    def _heard(self, frame: Data) -> None:
+    def _heard(self, frame: Frame) -> None:
         match frame:
             case {"t": "init"}:
                 # A proxy that another master forked does not repeat its first event, which said that it listens.
@@ -185,7 +184,7 @@ class Proxies:
     request that any of them passes on."""
 
     def __init__(
-        self, loop: Loop, config: MasterConfig, files: ChildFileWriter, on_event: Callable[[str, Data], None]
+        self, loop: Loop, config: MasterConfig, files: ChildFileWriter, on_event: Callable[[str, Frame], None]
     ) -> None:
         self._loop = loop
         self._config = config
@@ -205,7 +204,7 @@ class Proxies:
         """Whether a replacement is asked for or under way."""
         return self._wanted is not None or self._coming is not None
 
-    def waiting(self) -> Data:
+    def waiting(self) -> Frame:
         """How many clients wait for a slot in all proxies, in total and by run."""
         told = [each.waiting for each in self._all()]
         by_run = [run for each in told for run in each["waitingByRun"]]
@@ -250,7 +249,7 @@ class Proxies:
                     self.current.send(name, data)
         self._leaving = [each for each in self._leaving if each.pid is not None]
 
-    def push_state(self, state: Data) -> None:
+    def push_state(self, state: Frame) -> None:
         told = {**state, "configuration": self.configuration}
         for each in self._all():
             each.push_state(told)
@@ -259,7 +258,7 @@ class Proxies:
         """Whether each proxy that accepts clients has the latest configuration."""
         return all(each.configuration == self.configuration for each in self._all() if each.listening)
 
-    def send(self, name: str, data: Data) -> None:
+    def send(self, name: str, data: Frame) -> None:
         """Send a command to the current proxy or, if it dies before it hears it, to the next one; and to retiring
         ones."""
         self.current.send(name, data)
@@ -267,7 +266,7 @@ class Proxies:
             if each.pid is not None:
                 each.send(name, data)
 
-    def tell_all(self, name: str, data: Data) -> None:
+    def tell_all(self, name: str, data: Frame) -> None:
         for each in self._all():
             each.send(name, data)
 

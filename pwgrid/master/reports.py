@@ -15,6 +15,7 @@ from typing import Any, Final
 import psutil
 import structlog
 
+from pwgrid import __version__
 from pwgrid.common import readiness
 from pwgrid.common.redis_url import shown
 from pwgrid.common.wording import counted
@@ -78,8 +79,8 @@ class Reports:
         return {
             "ready": not_ready is None,
             "reason": not_ready,
-            "endpoint": config.endpoint,
-            "version": config.version,
+            "endpoint": config.settings.base_url(),
+            "version": __version__,
             "master": {"pid": os.getpid(), "startedAt": self.started_at},
             "proxy": {"pid": self._proxies.current.pid, "beingReplaced": self._proxies.is_being_replaced},
             "redis": self._redis_reply(),

@@ -63,10 +63,7 @@ class Shutdown:
             self.is_hurried = hurry
             self.phase = ORDER[self.phase, Step.ASKED]
             return True
-        if hurry and not self.is_hurried:
-            self.is_hurried = True
-            return True
-        if not self.is_hurried and now - self.asked_at >= SECOND_SIGNAL_AFTER_S:
+        if not self.is_hurried and (hurry or now - self.asked_at >= SECOND_SIGNAL_AFTER_S):
             self.is_hurried = True
             return True
         return False

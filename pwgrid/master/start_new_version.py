@@ -15,10 +15,11 @@ from typing import Final, NoReturn
 import orjson
 import structlog
 
+from pwgrid import __version__
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred
-from pwgrid.master.child import Child, Exit, fork_command
+from pwgrid.master.child import Child, Exit, fork_command, said
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.reload import UPGRADE, Reload
@@ -107,7 +108,7 @@ class VersionChange:
             return
         log.info("upgrade_executing")
         workers = sum(record.life.is_capacity for record in self._workers.records.values())
-        self._answer.reply({"workers": workers, "from": self._config.version})
+        self._answer.reply({"workers": workers, "from": __version__})
         try:
             self._execute()
         except OSError as error:
@@ -118,11 +119,7 @@ class VersionChange:
             return f"it was not done after {CHECK_S:g} s"
         if ended.is_clean:
             return None
-        try:
-            said = self._output.read_text(errors="replace").strip()[-_REASON_CHARACTERS:]
-        except OSError:
-            said = ""
-        return said or f"it ended with {ended}"
+        return said(self._output)[-_REASON_CHARACTERS:] or f"it ended with {ended}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -334,7 +334,6 @@ def main(spec: dict[str, Any]) -> int:
             listeners=(listener,),
             run_worker=lambda boot: worker_role(spec, boot),
             run_proxy=lambda boot: proxy_role(spec, boot),
-            endpoint=f"ws://127.0.0.1:{port}",
             lifeline_fd=spec.get("lifeline_fd"),
             check_argv=spec.get("check_argv", ()),
             exec_argv=spec.get("exec_argv", ()),

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pwgrid.settings.model import SETTINGS, Part, Settings
 from pwgrid.settings.pools import PoolSettings
 
-Values = Mapping[str, object]
-
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -45,7 +43,7 @@ def compare(old: Settings, new: Settings) -> Change:
     )
 
 
-def concerning(values: Values, *parts: Part) -> list[tuple[str, object]]:
+def concerning(values: Mapping[str, object], *parts: Part) -> list[tuple[str, object]]:
     """The settings that concern any of `parts`, sorted by name: what a child of that kind is forked with."""
     return sorted((name, value) for name, value in values.items() if set(parts) & set(SETTINGS[name].concerns))
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final
 
 WINDOW_S: Final = 1.0
@@ -60,7 +59,6 @@ def expected_rate(workers: int, slots: int, max_lifetime: int) -> float:
     return workers * min(slots, max_lifetime / 2)
 
 
-@dataclass(slots=True)
 class SessionRate:
     """Sessions that begin in a pool per second: those of its busiest second, halved for every five minutes since then.
 
@@ -68,15 +66,11 @@ class SessionRate:
     many costs memory, one too few costs capacity.
     """
 
-    last_at: float
-    """When a session was last seen to begin; in the beginning, when counting began."""
-    expected: float = 0.0
-    _peak: float = field(init=False)
-    _peak_at: float = field(init=False)
-    _recent: deque[tuple[float, float, int]] = field(default_factory=deque, init=False)
-
-    def __post_init__(self) -> None:
-        self._peak, self._peak_at = self.expected, self.last_at
+    def __init__(self, last_at: float, expected: float = 0.0) -> None:
+        self.last_at = last_at
+        """When a session was last seen to begin; in the beginning, when counting began."""
+        self._peak, self._peak_at = expected, last_at
+        self._recent: deque[tuple[float, float, int]] = deque()
 
     def count(self, sessions: int, since: float, now: float) -> None:
         """Count sessions of one worker that began after `since`, the time of its report before."""

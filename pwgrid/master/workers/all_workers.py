@@ -10,12 +10,13 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WARM, WorkerEvent, WorkerStatus
+from pwgrid.control.frames import Frame
 from pwgrid.control.master_side import MasterSide
 from pwgrid.control.server import Reconnect
 from pwgrid.master.adoption import ChildFileWriter
@@ -40,8 +41,6 @@ _NO_MORE_PROCESSES: Final = " (no more processes may be started: raise TasksMax=
 
 DRAINED_KEPT: Final = 256
 
-Data = dict[str, Any]
-
 
 class Workers:
     """`records` are the workers by id, `pools` those that are configured, and removed ones until their last
@@ -55,7 +54,7 @@ class Workers:
     def __init__(self, loop: Loop, config: MasterConfig, files: ChildFileWriter, proxies: Proxies) -> None:
         self.records: dict[str, ManagedWorker] = {}
         self.registry_seen = False
-        self.drained: deque[Data] = deque(maxlen=DRAINED_KEPT)
+        self.drained: deque[Frame] = deque(maxlen=DRAINED_KEPT)
         self._loop = loop
         self._config = config
         self.pools = {name: self._new_pool(pool) for name, pool in config.settings.pools_wanted().items()}
@@ -192,7 +191,7 @@ class Workers:
         """Kill a worker that takes too much memory, and its tree; its sessions fail for `reason`."""
         self._do(record, record.life.takes_too_much_memory(reason))
 
-    def tell_all(self, name: str, data: Data) -> None:
+    def tell_all(self, name: str, data: Frame) -> None:
         for record in self.records.values():
             self._send(record, name, data)
 
@@ -218,7 +217,7 @@ class Workers:
 
     # What workers report. Content that makes no sense raises ValueError, which ends its connection.
 
-    def _heard(self, record: ManagedWorker, frame: Data) -> None:
+    def _heard(self, record: ManagedWorker, frame: Frame) -> None:
         now, life = self._loop.now(), record.life
         match frame:
             case {"t": "init"}:
@@ -247,7 +246,7 @@ class Workers:
             case {"t": "event", "name": name}:
                 log.warning("event_unknown", worker=record.worker_id, name=name)
 
-    def _said(self, record: ManagedWorker, name: str, data: Data) -> None:
+    def _said(self, record: ManagedWorker, name: str, data: Frame) -> None:
         now, life = self._loop.now(), record.life
         if name == "stopped":
             cut, timed_out = validate_reports.count(data.get("cut")), bool(data.get("timedOut"))
@@ -402,7 +401,7 @@ class Workers:
             record.link.close(record.life.reason or "ended")
             record.link = None
 
-    def _drain_command(self, record: ManagedWorker) -> Data:
+    def _drain_command(self, record: ManagedWorker) -> Frame:
         life = record.life
         timeout_s = round(max(0.0, life.sessions_until - self._loop.now()), 1)
         is_recycle, is_now = life.purpose is Purpose.RECYCLE, life.purpose is Purpose.END_NOW
@@ -413,7 +412,7 @@ class Workers:
         self._proxies.send(command, about)
 
     @staticmethod
-    def _send(record: ManagedWorker, name: str, data: Data) -> None:
+    def _send(record: ManagedWorker, name: str, data: Frame) -> None:
         """Send a command over its link, where it waits if an adopted worker has not reconnected yet."""
         if record.link is not None:
             record.link.send(name, data)

@@ -15,7 +15,7 @@ from pwgrid.common.selectors_loop import Loop, Timer
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WARM
 from pwgrid.control.master_side import MasterSide
-from pwgrid.master.child import Child, fork_linked, open_child
+from pwgrid.master.child import Child, adopted_child, fork_linked
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.memory_limits import Footprint
 from pwgrid.master.policy.worker_plan import PlannedWorker
@@ -155,10 +155,7 @@ def fork_successor(loop: Loop, config: MasterConfig, record: ManagedWorker, pool
 
 def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> ManagedWorker:
     """The record of a worker that another master forked, also of one that has ended since its file was read."""
-    child = open_child(loop, state)
-    if child is None:
-        child = Child(loop, state.pid, -1, state.started_at)
-        child.create_time = state.create_time
+    child = adopted_child(loop, state)
     browser_type: BrowserType = state.browser_type  # type: ignore[assignment]
     purpose = Purpose.SPARE if state.spare else Purpose.SERVE
     life = WorkerLife.adopted(state.status, purpose, loop.now(), config.settings, state.sessions_until)
