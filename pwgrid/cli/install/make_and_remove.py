@@ -39,17 +39,28 @@ class Command:
 
     def run(self) -> str:
         """Returns its output. Raises GridError with its error output when it fails."""
-        environment = {**os.environ, **self.environment}
         try:
-            done = subprocess.run(
-                self.argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-            )
+            done = self._done()
         except FileNotFoundError:
             raise GridError(f"there is no {self.argv[0]} on this host") from None
         if done.returncode not in self.accepted:
             said = (done.stderr.strip() or done.stdout.strip()).replace("\n", "\n  ")
             raise GridError(f"`{str(self).removeprefix('run ')}` failed ({done.returncode}):\n  {said}")
         return done.stdout
+
+    def answer(self) -> tuple[int, str]:
+        """Its exit code and what it says, for a command that only asks; 1 where there is no such command."""
+        try:
+            done = self._done()
+        except FileNotFoundError:
+            return 1, f"{self.argv[0]} is not there"
+        return done.returncode, done.stdout or done.stderr
+
+    def _done(self) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, **self.environment}
+        return subprocess.run(
+            self.argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import glob
 import http.client
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Collection, Sequence
@@ -56,14 +55,14 @@ class Supervisord(Installation):
     def start(self, written: Collection[Path]) -> Sequence[Command | Wait]:
         if not self._asked.start:
             return self._setup
-        state = _said(self._conf, "status", _PROGRAM)[1]
+        state = _supervisorctl(self._conf, "status", _PROGRAM).answer()[1]
         if _program_file(self._conf) in written or "no such" in state:
             do = "update"  # returns before supervisord has started anything
         elif "RUNNING" in state or "STARTING" in state:
             return self._setup
         else:
             do = "start"
-        command = Command((*_supervisorctl(self._conf), do, _PROGRAM))
+        command = _supervisorctl(self._conf, do, _PROGRAM)
         return [*self._setup, command, Wait(lambda: await_ready(self._conf, self._service))]
 
     @property
@@ -71,7 +70,7 @@ class Supervisord(Installation):
         return Command(("tail", "--lines", "10", str(self._places.log)), accepted=range(256))
 
     def obstacle(self) -> str:
-        code, said = _said(self._conf, "pid")
+        code, said = _supervisorctl(self._conf, "pid").answer()
         if code:
             return f"the supervisord of {self._conf} does not answer ({said.strip()}): start it, or say --no-start"
         if self._before.options.get("port") == self._service.port:
@@ -79,7 +78,7 @@ class Supervisord(Installation):
         return self._port_obstacle()
 
     def notes(self) -> Sequence[str]:
-        service, ctl = self._service, shlex.join(_supervisorctl(self._conf))
+        service, ctl = self._service, shlex.join(_supervisorctl(self._conf).argv)
         as_user = f"status     sudo -u {service.user} {shlex.join(service.command)} status"
         found = [
             f"settings   {service.config}, then {ctl} signal HUP pwgrid",
@@ -108,7 +107,7 @@ class Supervisord(Installation):
     def forget(self) -> Sequence[Command]:
         """Their failure does not matter: supervisord may not run, or not know the program."""
         conf = Path(self._before.options["conf"])
-        return [Command((*_supervisorctl(conf), "update", _PROGRAM), accepted=range(256))]
+        return [_supervisorctl(conf, "update", _PROGRAM, accepted=range(256))]
 
     def _options(self) -> dict[str, Any]:
         conf = str(self._conf)
@@ -143,16 +142,17 @@ def _program_file(conf: Path) -> Path:
     raise GridError(f"{conf} has no [include] with files like conf.d/*.conf: add files = conf.d/*.conf")
 
 
-def _supervisorctl(conf: Path) -> tuple[str, ...]:
+def _supervisorctl(conf: Path, *arguments: str, accepted: Collection[int] = (0,)) -> Command:
     found = shutil.which("supervisorctl")
-    return (*((found,) if found else (sys.executable, "-m", "supervisor.supervisorctl")), "-c", str(conf))
+    program = (found,) if found else (sys.executable, "-m", "supervisor.supervisorctl")
+    return Command((*program, "-c", str(conf), *arguments), accepted=accepted)
 
 
 def await_ready(conf: Path, about: Service) -> None:
     """Returns when the grid is ready. Raises GridError if it ends, or is not ready in time."""
     until = time.monotonic() + _STARTS_WITHIN_S
     while not is_ready(about.host, about.port):
-        state = _said(conf, "status", _PROGRAM)[1].strip()
+        state = _supervisorctl(conf, "status", _PROGRAM).answer()[1].strip()
         if any(word in state for word in ("BACKOFF", "EXITED", "FATAL", "no such")):
             raise GridError(f"supervisord says of it: {state}")
         if time.monotonic() > until:
@@ -167,14 +167,6 @@ def is_ready(host: str, port: int) -> bool:
         asks.request("GET", "/health/ready")
         return asks.getresponse().status == http.HTTPStatus.OK
     return False
-
-
-def _said(conf: Path, *arguments: str) -> tuple[int, str]:
-    try:
-        done = subprocess.run([*_supervisorctl(conf), *arguments], capture_output=True, text=True, check=False)
-    except FileNotFoundError as error:
-        return 1, f"{error.filename} is not there"
-    return done.returncode, done.stdout or done.stderr
 
 
 def supervisor_program(shipped: str, service: Service) -> str:

@@ -1,6 +1,5 @@
 """`pwgrid install systemd`: what a grid under systemd needs, its unit, and the commands of systemctl for it."""
 
-import subprocess
 from collections.abc import Collection, Iterable, Sequence
 from itertools import starmap
 from pathlib import Path
@@ -99,12 +98,7 @@ class Systemd(Installation):
         return Command(("systemctl", *self._scope, *arguments), accepted=accepted)
 
     def _is(self, state: str, unit: str) -> bool:
-        command = self._command(f"is-{state}", unit).argv
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        except FileNotFoundError:
-            return False
-        return done.stdout.strip() == state
+        return self._command(f"is-{state}", unit).answer()[1].strip() == state
 
 
 def is_run_by_systemd() -> bool:
