@@ -53,7 +53,7 @@ def configure(level: str, log_format: str, role: str, **fields: object) -> None:
         rename_exception,
         processors.add_log_level,
         processors.TimeStamper("%H:%M:%S.%f" if on_terminal else "iso", utc=not on_terminal, key="time"),
-        Lines(writer, with_priority(render) if _is_journal() else render),
+        Lines(writer, render),
     ]
     bind(role, **fields)
     structlog.configure(
@@ -101,21 +101,26 @@ def rename_exception(_logger: object, _method: str, event: EventDict) -> EventDi
 
 
 class Lines:
-    """The last processor: renders events as lines that `writer` can write in one piece."""
+    """The last processor: renders events as lines that `writer` can write in one piece.
+
+    For systemd's journal each begins with `<number>`, from which it takes the level; it does not show that part.
+    """
 
     def __init__(self, writer: LineWriter, render: Processor) -> None:
         self._writer = writer
         self._render = render
+        self._is_journal = _is_journal()
 
     def __call__(self, logger: Any, method: str, event: EventDict) -> str:
         """Returns the line. If it is too long, its longest values lose their middle."""
         event = {name: event.get(name) for name in ("time", "level", "event")} | dict(event)
         if self._writer.dropped:
             event["lines_dropped"] = self._writer.dropped
-        line = self._render(logger, method, dict(event))
-        while len(encoded(str(line))) > self._writer.limit and _shorten_longest(event):
-            line = self._render(logger, method, dict(event))
-        return str(line)
+        priority = f"<{_PRIORITIES.get(str(event['level']), 6)}>" if self._is_journal else ""
+        line = priority + str(self._render(logger, method, dict(event)))
+        while len(encoded(line)) > self._writer.limit and _shorten_longest(event):
+            line = priority + str(self._render(logger, method, dict(event)))
+        return line
 
 
 def _shorten_longest(event: EventDict) -> bool:
@@ -137,15 +142,6 @@ def to_json(event: EventDict, default: Callable[[Any], Any]) -> str:
         return line if line.isprintable() else json.dumps(orjson.loads(line))
     except TypeError:  # a lone surrogate, an integer of more than 64 bits, a list that holds itself
         return json.dumps({name: str(value) for name, value in event.items()})
-
-
-def with_priority(render: Processor) -> Processor:
-    """Begins each line with `<number>`, from which systemd's journal takes the level; it does not show that part."""
-
-    def render_with_priority(logger: Any, method: str, event: EventDict) -> str:
-        return f"<{_PRIORITIES.get(str(event.get('level')), 6)}>{render(logger, method, event)!s}"
-
-    return render_with_priority
 
 
 def text_renderer(*, colors: bool) -> ConsoleRenderer:

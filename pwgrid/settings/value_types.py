@@ -108,10 +108,6 @@ def _runtime_dir(text: str) -> str:
     return "" if not text or text.startswith("/") else "must be an absolute path"
 
 
-def _redis_url(text: str) -> str:
-    return problem(text) if text else ""
-
-
 _WORDS: Final = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 _PLAIN: Final = {
     int: re.compile(r"[+-]?[0-9]{1,18}"),
@@ -152,7 +148,7 @@ HostOrNone = Annotated[str, like(r"[0-9A-Za-z._:%-]*", _NO_HOST)]
 VISIBLE: Final = like(r"[!-~]*", "must be visible ASCII characters without spaces")  # for headers and Redis keys
 AbsolutePath = Annotated[str, like(r"(/.*)?", "must be an absolute path")]
 RuntimeDir = Annotated[str, _text(_runtime_dir)]
-RedisAddress = Annotated[RedisUrl, _text(_redis_url)]
+RedisAddress = Annotated[RedisUrl, _text(lambda text: problem(text) if text else "")]
 Origin = Annotated[
     str, like(r"[a-z][a-z0-9+.-]*://[^/\s,]+|null", "must be origins like https://example.org:8443, without a path")
 ]
