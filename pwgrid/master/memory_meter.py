@@ -15,7 +15,6 @@ from pwgrid.master.memory_readings import MIB, available_mib, cgroup_problem, me
 from pwgrid.master.policy.memory_limits import (
     MEMORY_LIMIT,
     HostGuard,
-    RecycleLimits,
     expires_at,
     over_hard,
     recycle_reason,
@@ -78,9 +77,10 @@ class MemoryMeter:
             self._meter(records, self._workers.learn_trees())
             self._look_at_host(records)
         for record in records:
-            limits = self._limits_of(record)
-            if over_hard(limits, record.memory) and record.life.status in NOT_ENDED:
-                log.error("memory_limit", worker=record.worker_id, **_figures(record), limit_mib=limits.hard_mib)
+            settings = self._settings_of(record)
+            if over_hard(settings, record.memory) and record.life.status in NOT_ENDED:
+                limit_mib = settings.max_worker_memory_hard_mib
+                log.error("memory_limit", worker=record.worker_id, **_figures(record), limit_mib=limit_mib)
                 self._workers.kill(record, MEMORY_LIMIT)
             elif record.life.is_capacity and record.recycle is None:
                 self._mark(record, now)
@@ -89,17 +89,11 @@ class MemoryMeter:
         self._settings = settings
         if self.guard.floor_mib != settings.min_host_available_mib:  # else it stays closed until it may open
             self.guard = HostGuard(settings.min_host_available_mib)
-        self._limits = RecycleLimits(
-            settings.max_worker_memory_mib, settings.max_worker_memory_hard_mib, settings.max_worker_age
-        )
-        self._limits_of_pools = {
-            name: RecycleLimits(pool.max_memory_mib, pool.max_memory_hard_mib, settings.max_worker_age)
-            for name, pool in settings.pools_wanted().items()
-        }
+        self._settings_of_pools = {name: settings.of_pool(pool) for name, pool in settings.pools_wanted().items()}
 
-    def _limits_of(self, record: ManagedWorker) -> RecycleLimits:
-        """The limits of its pool; the global ones where the configuration no longer has that pool."""
-        return self._limits_of_pools.get(record.pool, self._limits)
+    def _settings_of(self, record: ManagedWorker) -> Settings:
+        """Those of its pool; the global ones where the configuration no longer has that pool."""
+        return self._settings_of_pools.get(record.pool, self._settings)
 
     def room(self) -> int:
         """How many more workers fit into memory, less those that started since the last sample."""
@@ -119,10 +113,10 @@ class MemoryMeter:
         return self._sampled_at + self._settings.memory_check_interval
 
     def _age_at(self) -> float:
-        if not self._limits.max_age_s:
+        if not self._settings.max_worker_age:
             return math.inf
         ages = (
-            expires_at(self._limits, record.forked_at)
+            expires_at(self._settings, record.forked_at)
             for record in self._workers.records.values()
             if record.life.is_capacity and record.recycle is None
         )
@@ -139,20 +133,20 @@ class MemoryMeter:
             processes = list(_processes(record, table))
             rss_mib = sum(map(rss_bytes, processes)) // MIB
             before = record.memory.rss_mib
-            limits = self._limits_of(record)
+            settings = self._settings_of(record)
             is_due = record.worker_id in renewed or record.memory.is_new_high(rss_mib)
             memory_mib = None
             if metric == "rss":
                 memory_mib = rss_mib
-            elif record.memory.needs_reading(limits, rss_mib) or is_due:
+            elif record.memory.needs_reading(settings, rss_mib) or is_due:
                 memory_mib = sum(memory_bytes(process, metric) for process in processes) // MIB
-            record.memory = record.memory.sampled(limits, rss_mib, memory_mib)
+            record.memory = record.memory.sampled(settings, rss_mib, memory_mib)
             if rss_mib != before and record.link is not None:
                 record.link.push_state({"rssMib": rss_mib})
         self.peak_mib = max(self.peak_mib, sum(record.memory.memory_mib or 0 for record in records))
 
     def _mark(self, record: ManagedWorker, now: float) -> None:
-        reason = recycle_reason(self._limits_of(record), record.forked_at, record.memory, now)
+        reason = recycle_reason(self._settings_of(record), record.forked_at, record.memory, now)
         if reason is not None:
             self._workers.mark(record, reason)
             log.info("worker_to_be_recycled", worker=record.worker_id, reason=reason, **_figures(record))

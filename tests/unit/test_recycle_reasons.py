@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 
 from pwgrid.master.policy.memory_limits import (
     Footprint,
-    RecycleLimits,
     expires_at,
     over_hard,
     recycle_reason,
     renewed_after,
 )
+from pwgrid.settings.model import Settings
 
-SOFT = RecycleLimits(soft_mib=1000)
-BOTH = RecycleLimits(soft_mib=1000, hard_mib=2000)
-OFF = RecycleLimits()
+SOFT = Settings.model_construct(max_worker_memory_mib=1000)
+BOTH = Settings.model_construct(max_worker_memory_mib=1000, max_worker_memory_hard_mib=2000)
+OFF = Settings.model_construct()
 
 
-def walk(limits: RecycleLimits, *samples: tuple[int, int | None]) -> Footprint:
+def walk(limits: Settings, *samples: tuple[int, int | None]) -> Footprint:
     """The footprint after samples of (RSS, reading of the metric or None)."""
     memory = Footprint()
     for rss_mib, memory_mib in samples:
@@ -30,7 +30,7 @@ def walk(limits: RecycleLimits, *samples: tuple[int, int | None]) -> Footprint:
     return memory
 
 
-def reason(limits: RecycleLimits, memory: Footprint, age_s: float = 0.0) -> str | None:
+def reason(limits: Settings, memory: Footprint, age_s: float = 0.0) -> str | None:
     return recycle_reason(limits, 100.0, memory, 100.0 + age_s)
 
 
@@ -58,7 +58,7 @@ def test_the_reason_names_the_figure_and_the_limit() -> None:
 
 
 def test_a_worker_that_is_too_old_is_recycled_and_memory_comes_first() -> None:
-    limits = RecycleLimits(soft_mib=1000, max_age_s=60.0)
+    limits = Settings.model_construct(max_worker_memory_mib=1000, max_worker_age=60.0)
     assert reason(limits, Footprint(), 59.9) is None
     assert reason(limits, Footprint(), 60.0) == "age: older than 60 s"
     assert str(reason(limits, walk(limits, (1500, 1100), (1500, 1100)), 60.0)).startswith("memory")
@@ -115,7 +115,7 @@ def test_a_reading_is_renewed_within_a_minute_where_there_are_samples_for_it(int
 
 
 @pytest.mark.parametrize("limits", [SOFT, OFF])
-def test_what_was_read_is_shown_until_the_next_reading_but_never_more_than_the_rss(limits: RecycleLimits) -> None:
+def test_what_was_read_is_shown_until_the_next_reading_but_never_more_than_the_rss(limits: Settings) -> None:
     assert walk(limits, (1500, 400), (1600, None), (900, None)).memory_mib == 400
     assert walk(limits, (1500, 400), (300, None)).memory_mib == 300
     assert walk(limits, (900, None)).memory_mib is None
@@ -129,5 +129,5 @@ def test_private_growth_over_the_limit_is_never_missed(sizes: list[tuple[int, in
     for private, _ in sizes:
         rss, pss = private + shared, private + shared // 2
         is_read = memory.needs_reading(SOFT, rss)
-        assert is_read or pss <= SOFT.soft_mib
+        assert is_read or pss <= SOFT.max_worker_memory_mib
         memory = memory.sampled(SOFT, rss, pss if is_read else None)

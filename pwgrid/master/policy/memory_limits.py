@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.settings.model import Settings
 
 SAMPLES_OVER: Final = 2
 """So many samples in a row over the soft limit recycle a worker: a single one may be a page that is about to close."""
@@ -38,20 +39,6 @@ def renewed_after(interval_s: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class RecycleLimits:
-    """What one worker may take, by the metric of the settings, and how old it may get; 0 is off."""
-
-    soft_mib: int = 0
-    hard_mib: int = 0
-    max_age_s: float = 0.0
-
-    @property
-    def lowest_mib(self) -> int:
-        """The lower limit; 0 without limits. Only a worker whose RSS is above it may be over a limit."""
-        return self.soft_mib or self.hard_mib
-
-
-@dataclass(frozen=True, slots=True)
 class Footprint:
     """The memory of one worker's tree. `memory_mib` is the last reading of the metric; None before the first."""
 
@@ -69,9 +56,9 @@ class Footprint:
         """Whether RSS is so far above that of all readings that only another reading tells the highest figure."""
         return 0 < self.highest_rss_mib * NEW_HIGH_FACTOR < rss_mib
 
-    def needs_reading(self, limits: RecycleLimits, rss_mib: int) -> bool:
+    def needs_reading(self, settings: Settings, rss_mib: int) -> bool:
         """Whether the tree may be over a limit, and only the metric can tell."""
-        limit = limits.lowest_mib
+        limit = _lower_limit_mib(settings)
         if not limit or rss_mib <= limit:
             return False
         if self.memory_mib is None:
@@ -82,40 +69,45 @@ class Footprint:
         """Whether this sample has to renew the reading, so that at least one in `samples` does."""
         return self.memory_mib is not None and self.samples_since >= samples - 1
 
-    def sampled(self, limits: RecycleLimits, rss_mib: int, memory_mib: int | None) -> Footprint:
+    def sampled(self, settings: Settings, rss_mib: int, memory_mib: int | None) -> Footprint:
         """The footprint after a sample; `memory_mib` is None when the metric was not read."""
         if memory_mib is not None:
-            over = limits.soft_mib > 0 and memory_mib > limits.soft_mib
+            over = settings.max_worker_memory_mib > 0 and memory_mib > settings.max_worker_memory_mib
             highest_mib = max(self.highest_rss_mib, rss_mib)
             return Footprint(rss_mib, memory_mib, rss_mib, 0, self.samples_over + 1 if over else 0, highest_mib)
         return replace(
             self,
             rss_mib=rss_mib,
             memory_mib=None if self.memory_mib is None else min(self.memory_mib, rss_mib),
-            lowest_rss_mib=min(self.lowest_rss_mib, rss_mib) if rss_mib > limits.lowest_mib else 0,
+            lowest_rss_mib=min(self.lowest_rss_mib, rss_mib) if rss_mib > _lower_limit_mib(settings) else 0,
             samples_since=self.samples_since + 1,
             samples_over=0,
         )
 
 
-def recycle_reason(limits: RecycleLimits, started_at: float, memory: Footprint, now: float) -> str | None:
-    """Why a worker should be replaced, or None. `started_at` and `now` are monotonic seconds. The plan replaces such
-    workers one at a time."""
+def _lower_limit_mib(settings: Settings) -> int:
+    """0 without limits. Only a worker whose RSS is above it may be over a limit."""
+    return settings.max_worker_memory_mib or settings.max_worker_memory_hard_mib
+
+
+def recycle_reason(settings: Settings, started_at: float, memory: Footprint, now: float) -> str | None:
+    """Why a worker of a pool with these settings should be replaced, or None. `started_at` and `now` are monotonic
+    seconds. The plan replaces such workers one at a time."""
     if memory.samples_over >= SAMPLES_OVER:
-        return f"memory: {memory.memory_mib} MiB, the limit is {limits.soft_mib} MiB"
-    if now >= expires_at(limits, started_at):
-        return f"age: older than {limits.max_age_s:g} s"
+        return f"memory: {memory.memory_mib} MiB, the limit is {settings.max_worker_memory_mib} MiB"
+    if now >= expires_at(settings, started_at):
+        return f"age: older than {settings.max_worker_age:g} s"
     return None
 
 
-def expires_at(limits: RecycleLimits, started_at: float) -> float:
+def expires_at(settings: Settings, started_at: float) -> float:
     """When a worker is too old (monotonic seconds), or infinity."""
-    return started_at + limits.max_age_s if limits.max_age_s > 0 else math.inf
+    return started_at + settings.max_worker_age if settings.max_worker_age > 0 else math.inf
 
 
-def over_hard(limits: RecycleLimits, memory: Footprint) -> bool:
+def over_hard(settings: Settings, memory: Footprint) -> bool:
     """Whether the worker must be killed now."""
-    return 0 < limits.hard_mib < (memory.memory_mib or 0)
+    return 0 < settings.max_worker_memory_hard_mib < (memory.memory_mib or 0)
 
 
 @dataclass(slots=True)
