@@ -65,7 +65,7 @@ class StartMessages:
         text = f"ready: {endpoint} | {pools} | connect with {self._call(endpoint)}{elsewhere}"
         self._tell(log.info, "grid_ready", text, endpoint=endpoint, pools=pools, endpoint_for_others=others or endpoint)
         if self._redis is not None:
-            say("takes clients; to paste:\n" + welcome(self._settings, self._redis, has_tokens=self._has_tokens))
+            say("takes clients; to paste:\n" + self._to_paste(self._redis))
             self._redis = None
         sd_notify.ready(pools)
         self._tell_ready_fd(status)
@@ -113,22 +113,38 @@ class StartMessages:
         # Not Path.exists, which raises where this user may not look.
         return self._tokens_file is not None and os.path.exists(self._tokens_file)
 
-    def _call(self, url: str) -> str:
-        """What a client's author writes."""
-        token = token_query(self._settings, has_tokens=self._has_tokens)
-        return f"{self._settings.default_browser_type}.connect({url + token!r})"
+    def _call(self, url: str, mark: str = "'") -> str:
+        """What a client's author writes. A token that the grid asks for has a placeholder: this may end up in a log."""
+        query = "/?token=YOUR_TOKEN" if self._settings.token or self._has_tokens else ""
+        return f"{self._settings.default_browser_type}.connect({mark}{url}{query}{mark})"
+
+    def _to_paste(self, redis: str) -> str:
+        settings, url, pwgrid = self._settings, self._settings.base_url(), own_command.typed()
+        port = "" if settings.port == type(settings).model_fields["port"].default else f" --port {settings.port}"
+        first = "YOUR_TOKEN is PWGRID_TOKEN, or " if settings.token else "YOUR_TOKEN is "
+        in_python = self._call(url, mark='"')
+        token = f"{first}what {pwgrid} token create --name NAME{port} prints"
+        lines = (
+            ("Python", f"browser = p.{in_python}"),
+            ("Node", f"const browser = await {self._call(url)};"),
+            *([("token", token)] if self._has_tokens else ()),
+            ("Redis", redis),
+            ("next", f"{pwgrid} status{port}, {pwgrid} sessions{port}, {pwgrid} doctor; Ctrl-C ends the grid"),
+        )
+        return "\n".join(f"  {name + ':':8}{text}" for name, text in lines)
 
     def _tell_ready_fd(self, status: dict[str, Any]) -> None:
         if self._ready_fd is None:
             return
         settings, ready_fd, self._ready_fd = self._settings, self._ready_fd, None
+        token = settings.token.get_secret_value()
         found = {
             "ready": status["ready"],
             "reason": status["reason"],
             "endpoint": settings.base_url(),
-            "connect": _connect_url(settings),
+            "connect": settings.base_url() + (f"/?token={quote(token)}" if token else ""),
             "http": settings.model_copy(update={"advertised_host": ""}).base_url().replace("ws:", "http:", 1),
-            "token": settings.token.get_secret_value(),
+            "token": token,
             "directory": str(self._runtime.directory),
             "pid": os.getpid(),
             "port": settings.port,
@@ -153,38 +169,10 @@ def say_for_now(text: str) -> None:
         print(f"\r\x1b[Kpwgrid {printable(text)}", end="\r", flush=True)
 
 
-def _connect_url(settings: Settings) -> str:
-    token = quote(settings.token.get_secret_value())
-    return settings.base_url() + (f"/?token={token}" if token else "")
-
-
 def is_by_hand() -> bool:
     """Whether a person has started the grid, and no service manager."""
     managers = _MANAGERS if sys.stdout.isatty() else (*_MANAGERS, _INHERITED)
     return not any(name in os.environ for name in managers)
-
-
-def welcome(settings: Settings, redis: str, *, has_tokens: bool) -> str:
-    """The lines; `redis` says which Redis the grid uses."""
-    url = settings.base_url() + token_query(settings, has_tokens=has_tokens)
-    browser = settings.default_browser_type
-    pwgrid = own_command.typed()
-    port = "" if settings.port == type(settings).model_fields["port"].default else f" --port {settings.port}"
-    first = "YOUR_TOKEN is PWGRID_TOKEN, or " if settings.token else "YOUR_TOKEN is "
-    lines = (
-        ("Python", f'browser = p.{browser}.connect("{url}")'),
-        ("Node", f"const browser = await {browser}.connect('{url}');"),
-        *([("token", f"{first}what {pwgrid} token create --name NAME{port} prints")] if has_tokens else ()),
-        ("Redis", redis),
-        ("next", f"{pwgrid} status{port}, {pwgrid} sessions{port}, {pwgrid} doctor; Ctrl-C ends the grid"),
-    )
-    return "\n".join(f"  {name + ':':8}{text}" for name, text in lines)
-
-
-def token_query(settings: Settings, *, has_tokens: bool) -> str:
-    """The end of a client's URL: a placeholder where the grid asks for a token, else empty. The token itself is not
-    shown: these lines may end up in a log. `has_tokens`: there is a file of tokens that `pwgrid token create` made."""
-    return "/?token=YOUR_TOKEN" if settings.token or has_tokens else ""
 
 
 def url_for_others(settings: Settings) -> str | None:

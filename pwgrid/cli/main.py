@@ -77,19 +77,17 @@ class _Commands(click.Group):
         try:
             return super().main(*args, **extra)
         except GridError as error:
-            from pwgrid.cli.output import printable
-
-            click.echo(f"pwgrid: {printable(str(error))}", err=True)
-            sys.exit(error.exit_code)
+            sentence, exit_code = str(error), error.exit_code
         except OSError as error:
-            from pwgrid.cli.output import printable
-
-            if (sentence := _surroundings(error)) is None:
+            if (found := _surroundings(error)) is None:
                 raise
             if error.errno in _NO_ROOM and error.filename is None:
                 _write_no_more()
-            click.echo(f"pwgrid: {printable(sentence)}", err=True)
-            sys.exit(1)
+            sentence, exit_code = found, exit_codes.FAILED
+        from pwgrid.cli.output import printable
+
+        click.echo(f"pwgrid: {printable(sentence)}", err=True)
+        sys.exit(exit_code)
 
     def invoke(self, context: click.Context) -> Any:
         try:

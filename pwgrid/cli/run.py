@@ -288,9 +288,13 @@ def _is_in_foreground() -> bool:
 
 def closing_line(ready: ReadyReport) -> str:
     """One line with the figures of a grid that is about to end, or why there are none."""
+    request = urllib.request.Request(f"{ready.http}/v1/status", headers={"Authorization": f"Bearer {ready.token}"})
+    # No proxy of the environment: the grid is on this host.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        memory = ask(ready.grid(), "status")["host"]["peakMib"]
-        return closing_text(_status(ready), memory)
+        peak_mib = ask(ready.grid(), "status")["host"]["peakMib"]
+        with opener.open(request, timeout=FIGURES_TIMEOUT_S) as answer:
+            return closing_text(orjson.loads(answer.read()), peak_mib)
     except (OSError, GridError) as error:
         return f"no figures of the sessions: {error}"
 
@@ -310,12 +314,3 @@ def closing_text(status: dict[str, Any], peak_mib: int) -> str:
     line = ", ".join(figures)
     has_come = sessions or clients["refused"]
     return line if has_come else f"{line}; nothing has connected to $PWGRID_WS_ENDPOINT, see pwgrid help ci"
-
-
-def _status(ready: ReadyReport) -> dict[str, Any]:
-    request = urllib.request.Request(f"{ready.http}/v1/status", headers={"Authorization": f"Bearer {ready.token}"})
-    # No proxy of the environment: the grid is on this host.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=FIGURES_TIMEOUT_S) as response:
-        status: dict[str, Any] = orjson.loads(response.read())
-    return status

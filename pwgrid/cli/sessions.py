@@ -40,28 +40,21 @@ def sessions(
     grid = find_grid(port, runtime_dir)
     if follow:
         news = _news(grid)
-        latest = latest_sessions(grid, wanted, limit)
-        follow_sessions(latest, news, status=wanted, as_json=as_json)
+        next(news)  # what happens from here on is news
+        follow_sessions(latest_sessions(grid, wanted, limit), news, status=wanted, as_json=as_json)
     found = latest_sessions(grid, wanted, limit)
     click.echo(output.as_json(found) if as_json else sessions_text(found))
 
 
 def _news(grid: RunningGrid) -> Iterator[list[Found]]:
-    """Yields every `FOLLOW_EVERY_S` seconds the sessions that have begun or ended since, the oldest first.
-
-    Raises RegistryUnavailable.
-    """
+    """Yields at once, and then every `FOLLOW_EVERY_S` seconds, the sessions that have begun or ended since the time
+    before, the oldest first. Raises RegistryUnavailable."""
     from pwgrid.registry.blocking_reads import SessionWatch
 
     watch = SessionWatch(*redis_of(grid))
-    watch.look(time.time())
-
-    def news() -> Iterator[list[Found]]:
-        while True:
-            time.sleep(FOLLOW_EVERY_S)  # noqa: TID251 - Redis tells of no change of a session
-            yield [session.as_json() for session in watch.look(time.time()).news]
-
-    return news()
+    while True:
+        yield [session.as_json() for session in watch.look(time.time()).news]
+        time.sleep(FOLLOW_EVERY_S)  # noqa: TID251 - Redis tells of no change of a session
 
 
 def follow_sessions(

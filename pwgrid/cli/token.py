@@ -67,7 +67,10 @@ def token_create(config_file: Path | None, port: int | None, runtime_dir: str | 
 @with_json
 def token_list(config_file: Path | None, port: int | None, runtime_dir: str | None, as_json: bool) -> None:
     """Shows the tokens: names, roles and limits, never a token itself."""
-    rows = listed(place(config_file, port, runtime_dir))
+    from pwgrid.tokens.file import load
+
+    found = load(place(config_file, port, runtime_dir).path).all
+    rows = [token.model_dump(mode="json", by_alias=True, exclude={"salt", "digest"}) for token in found]
     click.echo(output.as_json(rows) if as_json else tokens_text(rows))
 
 
@@ -153,13 +156,6 @@ def revoke(where: Place, name: str) -> None:
     with changing(where.path, where.reader) as tokens:
         if tokens.pop(name, None) is None:
             raise unknown
-
-
-def listed(where: Place) -> list[dict[str, Any]]:
-    """The tokens without their salts and hashes."""
-    from pwgrid.tokens.file import load
-
-    return [token.model_dump(mode="json", by_alias=True, exclude={"salt", "digest"}) for token in load(where.path).all]
 
 
 def tokens_text(found: Sequence[Mapping[str, Any]]) -> str:

@@ -4,7 +4,6 @@ import contextlib
 import platform
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -20,23 +19,13 @@ from pwgrid.runtime.find_grids import find_running
 @with_json
 def version(as_json: bool) -> None:
     """Shows the versions of pwgrid, Playwright and Python, and of your grids that run here."""
-    found = versions()
-    say(found, versions_text(found), as_json)
-
-
-def versions() -> dict[str, Any]:
-    """The versions of what is installed here, and of each grid of ours that runs."""
     grids = {grid.directory: grid for grid in [*find_running(), *find_running(elsewhere=True)]}
     running = []
     for grid in grids.values():
         with contextlib.suppress(GridError):
             running.append({"endpoint": grid.endpoint, "pid": grid.pid, "version": ask(grid, "status")["version"]})
     here = {"python": platform.python_version(), "from": str(Path(pwgrid.__file__).parent)}
-    return {"pwgrid": __version__, "playwright": metadata.version("playwright"), **here, "running": running}
-
-
-def versions_text(found: dict[str, Any]) -> str:
-    """What `versions` returns, as lines."""
+    found = {"pwgrid": __version__, "playwright": metadata.version("playwright"), **here, "running": running}
     lines = [f"pwgrid {found['pwgrid']}, Playwright {found['playwright']}, Python {found['python']} ({found['from']})"]
-    lines += [f"{each['endpoint']} runs {each['version']} (master pid {each['pid']})" for each in found["running"]]
-    return "\n".join(lines)
+    lines += [f"{each['endpoint']} runs {each['version']} (master pid {each['pid']})" for each in running]
+    say(found, "\n".join(lines), as_json)

@@ -234,7 +234,7 @@ def test_a_file_for_which_there_is_no_room_is_one_sentence(
     def full() -> None:
         raise OSError(number, os.strerror(number), "/var/x\x1b")
 
-    monkeypatch.setattr("pwgrid.cli.version.versions", full)
+    monkeypatch.setattr("pwgrid.cli.version.find_running", full)
     done = CliRunner().invoke(main, ["version"])
     assert (done.exit_code, done.output) == (1, f"pwgrid: cannot write /var/x\\x1b: {sentence}\n")
 

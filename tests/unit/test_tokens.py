@@ -231,8 +231,8 @@ def test_a_file_that_is_none_lets_nobody_in_and_says_so_once(
         assert tokens.are_there
         assert tokens.all == ()
     assert capsys.readouterr().out.count("tokens_unreadable") == 1
-    with pytest.raises(GridError, match="is no file of tokens"):
-        cli.listed(cli.Place(path))
+    listed = run(path, "list")
+    assert (listed.exit_code, "is no file of tokens" in listed.stderr) == (1, True)
 
 
 def test_a_file_that_cannot_be_read_for_now_is_read_again(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

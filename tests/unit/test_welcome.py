@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pwgrid.cli import own_command
-from pwgrid.cli.announce_ready import StartMessages, is_by_hand, welcome
+from pwgrid.cli.announce_ready import StartMessages, is_by_hand
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
 from pwgrid.settings.value_types import Secret
@@ -26,10 +26,24 @@ from pwgrid.settings.value_types import Secret
     ],
 )
 def test_a_token_is_named_wherever_the_grid_asks_for_one(
-    token: str, has_tokens: bool, query: str, said: str | None
+    token: str,
+    has_tokens: bool,
+    query: str,
+    said: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    for name in ("INVOCATION_ID", "NOTIFY_SOCKET", "SUPERVISOR_ENABLED"):
+        monkeypatch.delenv(name, raising=False)
     settings = Settings().model_copy(update={"token": Secret(token), "port": 7})
-    text = welcome(settings, "a private one", has_tokens=has_tokens)
+    file = tmp_path / "tokens.json"
+    if has_tokens:
+        file.touch()
+    StartMessages(settings, RuntimeDir.create("/nowhere", 7), None, "a private one", file).ready(
+        {"ready": True, "reason": None, "pools": []}
+    )
+    text = capsys.readouterr().out
     words = dict(re.findall(r"(?m)^  (\w+): +(.+)$", text))
     assert words["Python"] == f'browser = p.chromium.connect("ws://127.0.0.1:7{query}")'
     assert words["Node"] == f"const browser = await chromium.connect('ws://127.0.0.1:7{query}');"
