@@ -202,7 +202,7 @@ class Access:
         given = headers.get_all("host")
         if len(given) != 1 or (name := _name_in(given[0])) is None:
             raise Refusal(400, "a request names one host in its Host header")
-        if _is_one_of(name, self.allowed_hosts) or _is_one_of(name, self.own_hosts) or _is_loopback_name(name):
+        if _is_one_of(name, self.allowed_hosts | self.own_hosts) or _is_loopback_name(name):
             return
         if local not in self.loopback_listeners and (not self.allowed_hosts or _is_address(name)):
             return

@@ -70,18 +70,14 @@ def view(sources: Sources) -> View:
 
 def changes(before: View, after: View) -> View:
     """Returns what to set in `before` to get `after`; a removed key is None. Tables without changes are left out."""
-    found = {
-        name: {
-            **{
-                key: value
-                for key, value in table.items()
-                if key not in (was := before.get(name, {})) or was[key] != value
-            },
-            **{key: None for key in before.get(name, {}) if key not in table},
-        }
-        for name, table in after.items()
-    }
-    return {name: table for name, table in found.items() if table}
+    found = {}
+    for name, table in after.items():
+        was = before.get(name, {})
+        changed = {key: value for key, value in table.items() if key not in was or was[key] != value}
+        changed |= {key: None for key in was if key not in table}
+        if changed:
+            found[name] = changed
+    return found
 
 
 def _pool(pool: PoolView, found: Mapping[str, Any]) -> dict[str, Any]:

@@ -83,14 +83,13 @@ class Selector:
         A session that begins so gets its record, with owner and names, once Redis is back, from what its worker was
         told.
         """
-        not_to_choose = self._not_to_choose()
+        excluded = ticket.excluded | self._not_to_choose()
         fit = {
             worker.worker_id
             for worker in self._roster.workers.values()
             if (worker.pool, worker.browser_type) == (ticket.pool, ticket.browser_type)
             and worker.status == "available"
-            and worker.worker_id not in ticket.excluded
-            and worker.worker_id not in not_to_choose
+            and worker.worker_id not in excluded
             and ticket.worker_id in (None, worker.worker_id)
             and ticket.playwright_version in (None, worker.playwright_version)
         }
