@@ -24,7 +24,7 @@ from pwgrid.proxy.api.errors import problems
 from pwgrid.proxy.api.models import Cursor, NoneIfEmpty, PageSize
 from pwgrid.proxy.api.request_checks import NEEDS_CLIENT, BoundedBody, Client, address_of
 from pwgrid.proxy.client_traces import Attempt, attempting
-from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, NoAnswer
+from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, HandoffFailure
 from pwgrid.proxy.connect.slot_or_refusal import SUCCESSOR_S, Gateway
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.connect_request import run_name
@@ -281,16 +281,16 @@ async def _take(gateway: Gateway, lease_id: LeaseId, secret: str, expires_at: fl
     }
     try:
         answer = await gateway.handoffs.ask(lease_id.worker_id, {**question, "do": "take"})
-    except NoAnswer as error:
+    except HandoffFailure as error:
         return {"refused": str(error)}
     if answer["refused"] is not None:
         return answer
     does = {"do": "drop"} if ticket.abandoned else {"do": "keep", "saysWhenAnswered": True}
     try:
         answer = await gateway.handoffs.ask(lease_id.worker_id, {"id": lease_id.own, **does})
-    except NoAnswer as error:
+    except HandoffFailure as error:
         # It may have kept the lease without having answered.
-        with contextlib.suppress(NoAnswer):
+        with contextlib.suppress(HandoffFailure):
             await gateway.handoffs.ask(lease_id.worker_id, {"id": lease_id.own, "do": "return"})
         return {"refused": str(error)}
     return {**answer, "refused": "its client has gone"} if does["do"] == "drop" else answer
@@ -303,7 +303,7 @@ async def _ask_worker(gateway: Gateway, lease_id: LeaseId, question: Mapping[str
     while True:
         try:
             answer = await gateway.handoffs.ask(lease_id.worker_id, {**question, "id": lease_id.own})
-        except NoAnswer as error:
+        except HandoffFailure as error:
             if await gateway.may_answer_again(lease_id.worker_id, until):
                 continue
             if lease_id.worker_id not in gateway.roster.workers:

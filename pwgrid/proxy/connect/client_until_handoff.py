@@ -17,7 +17,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request
 
 from pwgrid.proxy.client_traces import Attempt, attempting
-from pwgrid.proxy.connect.handoff import HandoffFailure, Served, clear_marks, may_be_served
+from pwgrid.proxy.connect.handoff import HandoffFailure, clear_marks, may_be_served
 from pwgrid.proxy.connect.slot_or_refusal import SUCCESSOR_S, Gateway
 from pwgrid.proxy.policy.access import Address
 from pwgrid.proxy.policy.connect_request import ConnectRequest, LeasePath, browser_server_headers, decide, parse_head
@@ -146,20 +146,22 @@ class ConnectingClient(asyncio.Protocol):
             worker_id = await gateway.slot(ticket, self._attempt)
             since = time.monotonic()
             try:
-                outcome = await self._offer(worker_id, ticket.session_id, passed_on)
+                served_at = await self._offer(worker_id, ticket.session_id, passed_on)
             except (ClientGone, Refusal):
                 await gateway.selector.give_back(ticket)
                 raise
-            if isinstance(outcome, Served):
-                gateway.figures.phases[ticket.browser_type, ticket.pool].handoff.observe(max(0.0, outcome.at - since))
+            except HandoffFailure as failure:
+                if await self._is_served_all_the_same(ticket, worker_id, failure):
+                    log.warning("handed_off_unconfirmed", worker=worker_id, session=ticket.session_id)
+                    served_at = time.monotonic()
+                    break
+                gateway.figures.retried += 1
+                self._transport.resume_reading()
+            else:
+                gateway.figures.phases[ticket.browser_type, ticket.pool].handoff.observe(max(0.0, served_at - since))
                 log.debug("handed_off", session=ticket.session_id)
                 break
-            if await self._is_served_all_the_same(ticket, worker_id, outcome):
-                log.warning("handed_off_unconfirmed", worker=worker_id, session=ticket.session_id)
-                break
-            gateway.figures.retried += 1
-            self._transport.resume_reading()
-        self._let_go(worker_id, ticket.session_id, outcome)
+        self._let_go(worker_id, ticket.session_id, served_at)
         if wanted.ignored_options:
             gateway.figures.options_ignored += 1
             log.info("launch_options_ignored", session=ticket.session_id, options=",".join(wanted.ignored_options))
@@ -174,16 +176,21 @@ class ConnectingClient(asyncio.Protocol):
         reason = ""
         while True:
             session_id = f"{lease.lease_id}{records.WITH_LEASE}{secrets.token_hex(4)}"
-            outcome = await self._offer(lease.worker_id, session_id, passed_on)
-            if isinstance(outcome, Served) or await may_be_served(self._sock, outcome):
+            try:
+                served_at = await self._offer(lease.worker_id, session_id, passed_on)
                 break
-            log.info("handoff_failed", worker=lease.worker_id, session=session_id, reason=outcome.reason)
-            self._transport.resume_reading()
-            # In use after a try that was left unanswered: by this very client.
-            reason = reason if reason and outcome.reason == IN_USE else outcome.reason
-            if outcome.is_refusal or not await gateway.may_answer_again(lease.worker_id, until):
-                raise _lease_not_served(reason, is_known=lease.worker_id in gateway.roster.workers)
-        self._let_go(lease.worker_id, session_id, outcome)
+            except HandoffFailure as failure:
+                if await may_be_served(self._sock, failure):
+                    served_at = time.monotonic()
+                    break
+                log.info("handoff_failed", worker=lease.worker_id, session=session_id, reason=failure.reason)
+                self._transport.resume_reading()
+                # In use after a try that was left unanswered: by this very client.
+                reason = reason if reason and failure.reason == IN_USE else failure.reason
+                if failure.is_refusal or not await gateway.may_answer_again(lease.worker_id, until):
+                    is_known = lease.worker_id in gateway.roster.workers
+                    raise _lease_not_served(reason, is_known=is_known) from None
+        self._let_go(lease.worker_id, session_id, served_at)
 
     def _passed_on(self, headers: Headers) -> dict[str, object]:
         """Returns what any worker gets of this client."""
@@ -203,16 +210,16 @@ class ConnectingClient(asyncio.Protocol):
         local = self._transport.get_extra_info("sockname")
         return bool(local and peer[0] != local[0])
 
-    def _let_go(self, worker_id: str, session_id: str, outcome: Served | HandoffFailure) -> None:
+    def _let_go(self, worker_id: str, session_id: str, served_at: float) -> None:
         """Counts a client that is served, or may be, and closes this copy of its socket."""
         self._gateway.figures.handed_off += 1
         self._transport.abort()
         if self._attempt is not None:
-            self._attempt.served(worker_id, session_id, _until(outcome))
+            self._attempt.served(worker_id, session_id, served_at)
 
-    async def _offer(self, worker_id: str, session_id: str, passed_on: Mapping[str, object]) -> Served | HandoffFailure:
-        """Offers the client to the worker. Returns once that has it, or why it has not. Raises ClientGone, or Refusal
-        for an offer that is too large."""
+    async def _offer(self, worker_id: str, session_id: str, passed_on: Mapping[str, object]) -> float:
+        """Offers the client to the worker. Returns since when its browser server has it. Raises HandoffFailure,
+        ClientGone, or Refusal for an offer that is too large."""
         if self._is_gone or self._transport.is_closing():
             raise ClientGone
         # From here the browser server reads this socket; a byte that the proxy reads would be missing there.
@@ -221,11 +228,15 @@ class ConnectingClient(asyncio.Protocol):
         clear_marks(self._sock)
         request = {**passed_on, "early": self._early.decode("latin-1")}
         since = time.monotonic()
-        outcome = await self._gateway.handoffs.offer(worker_id, session_id, request, self._sock)
+        try:
+            served_at = await self._gateway.handoffs.offer(worker_id, session_id, request, self._sock)
+        except HandoffFailure as failure:
+            if self._attempt is not None:
+                self._attempt.offered("handoff", since, time.monotonic(), worker_id, failure.reason)
+            raise
         if self._attempt is not None:
-            reason = None if isinstance(outcome, Served) else outcome.reason
-            self._attempt.offered("handoff", since, _until(outcome), worker_id, reason)
-        return outcome
+            self._attempt.offered("handoff", since, served_at, worker_id, None)
+        return served_at
 
     async def _is_served_all_the_same(self, ticket: Ticket, worker_id: str, failure: HandoffFailure) -> bool:
         """Returns whether the client of a failed handoff is served nevertheless. If not, gives the slot back, so that
@@ -261,10 +272,6 @@ def _lease_not_served(reason: str, *, is_known: bool) -> Refusal:
     if reason == "no such lease" or not is_known:
         return Refusal(404, "there is no such lease (any more): it was returned, or has expired; borrow another one")
     return no_capacity(f"the worker of this lease does not take its client now: {reason}")
-
-
-def _until(outcome: Served | HandoffFailure) -> float:
-    return outcome.at if isinstance(outcome, Served) else time.monotonic()
 
 
 def _fields(wanted: ConnectRequest) -> dict[str, str]:

@@ -11,7 +11,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +27,7 @@ HANDOFF_TIMEOUT_S: Final = 2.0
 """After this the worker refuses the offer as late, and the proxy tries another worker."""
 
 SILENT: Final = "the worker does not answer"
-"""The reason of a HandoffFailure or a NoAnswer."""
+"""The reason of a HandoffFailure."""
 
 _ANSWER_BYTES: Final = 4096
 _NO_FD: Final = -1
@@ -40,31 +39,23 @@ _IN_TIME_S: Final = 0.05
 """If a worker accepts less than this before the deadline, its browser server may still drop the socket as late."""
 
 
-@dataclass(frozen=True, slots=True)
-class HandoffFailure:
-    """Why the worker did not take the session. `reason` is its answer (`draining`, `full`, `late`), or what happened to
-    the link."""
+class HandoffFailure(Exception):
+    """The worker has not taken the client, or has not answered a question. `reason` is its answer (`draining`, `full`,
+    `late`; then `is_refusal`), or what happened to the link.
 
-    reason: str
-    is_dead: bool = False
-    """Whether the worker has closed the link, or is gone: it does nothing more with the offer."""
-    is_refusal: bool = False
-    """Whether `reason` is the worker's answer."""
-    open_until: float = 0.0
-    """Until when a browser server may take the socket, in seconds of the loop's clock. 0 if none can have it, since the
-    offer was not sent, or was refused. `is_served` tells whether one has it."""
+    `is_dead`: the worker has closed the link, or is gone: it does nothing more with the offer. `open_until`: until when
+    a browser server may take the socket, in seconds of the loop's clock; 0 if none can have it, since the offer was not
+    sent, or was refused. `is_served` tells whether one has it.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """The browser server has the socket."""
-
-    at: float
-    """Since when, in seconds of time.monotonic(): a worker answers later, and several offers at once."""
-
-
-class NoAnswer(Exception):
-    """A worker has not answered a question about a lease; `str()` says why."""
+    def __init__(
+        self, reason: str, *, is_dead: bool = False, is_refusal: bool = False, open_until: float = 0.0
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_dead = is_dead
+        self.is_refusal = is_refusal
+        self.open_until = open_until
 
 
 PendingAnswer = asyncio.Future[dict[str, Any] | HandoffFailure]
@@ -98,26 +89,23 @@ class HandoffLink:
     def __repr__(self) -> str:
         return f"<HandoffLink pending={len(self._pending)} unsent={len(self._unsent)} closed={self.closed}>"
 
-    async def offer(self, session_id: str, packet: bytes, fd: int) -> Served | HandoffFailure:
-        """Sends the packet with the socket `fd`, which must stay open until there is an answer."""
-        pending, deadline = self._send(session_id, packet, fd)
-        answer = await pending
-        if isinstance(answer, HandoffFailure):
-            return answer
+    async def offer(self, session_id: str, packet: bytes, fd: int) -> float:
+        """Sends the packet with the socket `fd`, which must stay open until there is an answer. Returns since when the
+        browser server has it, in seconds of time.monotonic(): the worker answers later, and several offers at once.
+        Raises HandoffFailure."""
+        answer, deadline = await self._exchange(session_id, packet, fd)
         if answer["refused"] is not None:
-            return HandoffFailure(answer["refused"], is_refusal=True)
-        served = Served(answer["servedAt"])
+            raise HandoffFailure(answer["refused"], is_refusal=True)
+        served_at: float = answer["servedAt"]
         # Node acknowledges a socket before launcher.cjs looks at the offer's deadline and may drop it.
-        is_in_time = served.at < deadline - _LATE_ANSWER_S - _IN_TIME_S
-        return served if is_in_time else HandoffFailure("it answered late", open_until=deadline)
+        if served_at >= deadline - _LATE_ANSWER_S - _IN_TIME_S:
+            raise HandoffFailure("it answered late", open_until=deadline)
+        return served_at
 
     async def ask(self, question: Mapping[str, object]) -> dict[str, Any]:
-        """Returns the worker's answer. Raises NoAnswer when there is none in time."""
+        """Returns the worker's answer. Raises HandoffFailure when there is none in time."""
         number = secrets.token_hex(4)
-        pending, _ = self._send(number, orjson.dumps({**question, "ask": number}), _NO_FD)
-        answer = await pending
-        if isinstance(answer, HandoffFailure):
-            raise NoAnswer(answer.reason)
+        answer, _ = await self._exchange(number, orjson.dumps({**question, "ask": number}), _NO_FD)
         return answer
 
     def close(self, reason: str, *, is_dead: bool = False) -> None:
@@ -134,20 +122,23 @@ class HandoffLink:
             self._timer.cancel()
         pending, self._pending = self._pending, {}
         for key, (answer, deadline) in pending.items():
-            _settle(answer, HandoffFailure(reason, is_dead, open_until=0.0 if key in unsent else deadline))
+            _settle(answer, HandoffFailure(reason, is_dead=is_dead, open_until=0.0 if key in unsent else deadline))
         self._tell_freed()
 
-    def _send(self, key: str, packet: bytes, fd: int) -> tuple[PendingAnswer, float]:
-        """Returns the answer to come, and until when it may."""
-        answer: PendingAnswer = self._loop.create_future()
+    async def _exchange(self, key: str, packet: bytes, fd: int) -> tuple[dict[str, Any], float]:
+        """Returns the answer, and until when it might have come. Raises HandoffFailure."""
+        pending: PendingAnswer = self._loop.create_future()
         # The worker's deadline is the shorter one, so that it never takes a socket that the proxy has given up on.
         deadline = self._loop.time() + HANDOFF_TIMEOUT_S + _LATE_ANSWER_S
-        self._pending[key] = answer, deadline
+        self._pending[key] = pending, deadline
         if self._timer is None:
             self._timer = self._loop.call_at(deadline, self._check_deadline)
         self._unsent.append((key, packet, fd))
         if not self._is_full:
             self._write()
+        answer = await pending
+        if isinstance(answer, HandoffFailure):
+            raise answer
         return answer, deadline
 
     def _write(self) -> None:
@@ -234,10 +225,9 @@ class Handoffs:
         self._traces = traces
         self._links: dict[str, HandoffLink] = {}
 
-    async def offer(
-        self, worker_id: str, session_id: str, request: Mapping[str, object], sock: socket.socket
-    ) -> Served | HandoffFailure:
-        """Moves `sock` to the worker and on to its browser server. Returns once that has it, or why it has not.
+    async def offer(self, worker_id: str, session_id: str, request: Mapping[str, object], sock: socket.socket) -> float:
+        """Moves `sock` to the worker and on to its browser server. Returns since when that has it, in seconds of
+        time.monotonic(). Raises HandoffFailure.
 
         `request` has what the worker gets beside the session's id and the deadline: the client's address, the headers
         for the browser server, and what the client has sent after its head. Raises Refusal if that is too
@@ -247,24 +237,16 @@ class Handoffs:
         packet = orjson.dumps(offer)
         if len(packet) > MAX_OFFER_BYTES:  # a worker that cannot read it ends the link, which all clients share
             raise bad_handshake("too much comes behind it before it is answered")
-        try:
-            link = self._link(worker_id)
-        except OSError as error:
-            return HandoffFailure(f"the worker is gone ({error.strerror})")
-        return await link.offer(session_id, packet, sock.fileno())
+        return await self._link(worker_id).offer(session_id, packet, sock.fileno())
 
     async def ask(self, worker_id: str, question: Mapping[str, object]) -> dict[str, Any]:
-        """Returns a worker's answer to a question about a lease. Raises NoAnswer."""
-        try:
-            link = self._link(worker_id)
-        except OSError as error:
-            raise NoAnswer(f"the worker is gone ({error.strerror})") from None
-        return await link.ask(question)
+        """Returns a worker's answer to a question about a lease. Raises HandoffFailure."""
+        return await self._link(worker_id).ask(question)
 
     def open(self, worker_ids: Iterable[str]) -> None:
         """Opens the links to these workers that are not open yet, to hear of sessions that end there."""
         for worker_id in worker_ids:
-            with contextlib.suppress(OSError):  # it does not listen yet, or any more
+            with contextlib.suppress(HandoffFailure):  # it does not listen yet, or any more
                 self._link(worker_id)
 
     def drop(self, worker_id: str, reason: str) -> None:
@@ -278,11 +260,15 @@ class Handoffs:
             self.drop(worker_id, "the proxy is stopping")
 
     def _link(self, worker_id: str) -> HandoffLink:
+        """Raises HandoffFailure."""
         link = self._links.get(worker_id)
         if link is None or link.closed:
             self._links.pop(worker_id, None)
             path = self._runtime / "w" / worker_id / "handoff.sock"
-            link = self._links[worker_id] = HandoffLink(path, worker_id, self._selector, self._traces)
+            try:
+                link = self._links[worker_id] = HandoffLink(path, worker_id, self._selector, self._traces)
+            except OSError as error:
+                raise HandoffFailure(f"the worker is gone ({error.strerror})") from None
         return link
 
 
