@@ -130,10 +130,9 @@ def upgrade(target: Target, request: bytes) -> socket.socket:
     return sock
 
 
-INITIALIZE = json.dumps(
+_INITIALIZE = json.dumps(
     {"id": 1, "guid": "", "method": "initialize", "params": {"sdkLanguage": "python"}, "metadata": {"wallTime": 0}}
 ).encode()
-"""What Playwright's client sends behind its handshake: its user's `connect()` returns with the answer."""
 
 
 def latency(targets: list[Target], count: int, pauses_ms: list[float], seed: int) -> list[list[list[float]]]:
@@ -152,8 +151,7 @@ def latency(targets: list[Target], count: int, pauses_ms: list[float], seed: int
         started = clock()
         sock = upgrade(targets[each], requests[each])
         upgraded = clock()
-        sock.sendall(frame(INITIALIZE, opcode=1))
-        _answered(sock)
+        initialize(sock)
         found[each].append([(upgraded - started) * 1000, (clock() - started) * 1000])
         sock.close()
     return found
@@ -163,16 +161,17 @@ def served(target: Target, request: bytes) -> socket.socket:
     """A connection whose browser server has answered `initialize`. Raises OSError otherwise."""
     sock = upgrade(target, request)
     try:
-        sock.sendall(frame(INITIALIZE, opcode=1))
-        _answered(sock)
+        initialize(sock)
     except BaseException:
         sock.close()
         raise
     return sock
 
 
-def _answered(sock: socket.socket) -> None:
-    """Returns once the answer to `initialize` is there; the objects that it makes come before it."""
+def initialize(sock: socket.socket) -> None:
+    """Sends what Playwright's client does behind its handshake, and returns, as its user's `connect()`, once the answer
+    is there; the objects that it makes come before it."""
+    sock.sendall(frame(_INITIALIZE, opcode=1))
     received = b""
     while b'{"id":1,' not in received:
         chunk = sock.recv(65536)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
 import os
@@ -12,17 +13,18 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import psutil
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
+T = TypeVar("T")
 Verdict = Literal["pass", "MISS", ""]
 
 
@@ -182,6 +184,19 @@ def every(period_s: float, work: Callable[[], object]) -> Iterator[None]:
 
     with side_by_side([run], is_over):
         yield
+
+
+async def at_once(number: int, items: Iterable[T], work: Callable[[T], Awaitable[object]]) -> float:
+    """Does the work for each of these, so many at a time. Returns how many seconds that took."""
+    left = iter(items)
+
+    async def runner() -> None:
+        for item in left:
+            await work(item)
+
+    started = time.perf_counter()
+    await asyncio.gather(*(runner() for _ in range(number)))
+    return time.perf_counter() - started
 
 
 # The report

@@ -6,12 +6,12 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from playwright.async_api import Error, Playwright, async_playwright
 
-from bench.harness import Options, Row, at_most, every, progress
+from bench.harness import Options, Row, at_most, at_once, every, progress
 from bench.servers import grid_of
 from pwgrid.settings.model import SETTINGS
 from tests.support.grid import Grid
@@ -95,33 +95,32 @@ def run(options: Options) -> list[Row]:
 
 
 async def _run(endpoint: str, sessions: Sessions) -> None:
-    durations = iter(sessions.durations_s)
     async with async_playwright() as playwright:
-        await asyncio.gather(*(_lane(playwright, endpoint, durations, sessions) for _ in range(WORKERS * SLOTS)))
+        session = partial(_session, playwright, endpoint, sessions)
+        await at_once(WORKERS * SLOTS, sessions.durations_s, session)
 
 
-async def _lane(playwright: Playwright, endpoint: str, durations: Iterator[float], sessions: Sessions) -> None:
-    """One session after the other: a page that is read twice a second, until the session's time is over."""
-    for duration_s in durations:
-        try:
-            browser = await playwright.chromium.connect(endpoint, timeout=90_000)
-        except Error as error:
-            sessions.refused[str(error).splitlines()[0]] += 1
-            continue
-        until = time.monotonic() + duration_s
-        try:
-            page = await browser.new_page()
-            await page.goto("data:text/html,<h1>bench</h1>")
-            while (left_s := until - time.monotonic()) > 0:
-                await asyncio.sleep(min(BEAT_S, left_s))
-                await page.inner_text("h1")
-            await browser.close()
-        except Error as error:
-            sessions.cut[str(error).splitlines()[0]] += 1
-        else:
-            sessions.served += 1
-            if sessions.served % 20 == 0:
-                progress(f"  {sessions.served} of {len(sessions.durations_s)} sessions")
+async def _session(playwright: Playwright, endpoint: str, sessions: Sessions, duration_s: float) -> None:
+    """A page that is read twice a second, until the session's time is over."""
+    try:
+        browser = await playwright.chromium.connect(endpoint, timeout=90_000)
+    except Error as error:
+        sessions.refused[str(error).splitlines()[0]] += 1
+        return
+    until = time.monotonic() + duration_s
+    try:
+        page = await browser.new_page()
+        await page.goto("data:text/html,<h1>bench</h1>")
+        while (left_s := until - time.monotonic()) > 0:
+            await asyncio.sleep(min(BEAT_S, left_s))
+            await page.inner_text("h1")
+        await browser.close()
+    except Error as error:
+        sessions.cut[str(error).splitlines()[0]] += 1
+    else:
+        sessions.served += 1
+        if sessions.served % 20 == 0:
+            progress(f"  {sessions.served} of {len(sessions.durations_s)} sessions")
 
 
 def _outlasted(grid: Grid, draining_since: dict[str, float]) -> int:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import mean, median
 
 from playwright.async_api import Error, Playwright, async_playwright
 from redis import Redis
 
-from bench.harness import Options, Row, at_least, at_most, every, progress
+from bench.harness import Options, Row, at_least, at_most, at_once, every, progress
 from bench.servers import grid_of
 from tests.support.grid import NEVER, Grid, eventually
 
@@ -157,23 +156,18 @@ async def _run(sides: dict[str, Side], rounds: int, count: int) -> None:
 
 
 async def _sessions(playwright: Playwright, side: Side, count: int) -> None:
-    numbers: Iterator[int] = iter(range(count))
+    async def session(_number: int) -> None:
+        started = time.perf_counter()
+        try:
+            browser = await playwright.chromium.connect(side.endpoint)
+            side.connects_ms.append((time.perf_counter() - started) * 1000)
+            page = await browser.new_page()
+            await page.goto("data:text/html,<h1>bench</h1>")
+            await browser.close()
+        except Error as error:
+            side.failures[str(error).splitlines()[0]] += 1
 
-    async def runner() -> None:
-        for _ in numbers:
-            started = time.perf_counter()
-            try:
-                browser = await playwright.chromium.connect(side.endpoint)
-                side.connects_ms.append((time.perf_counter() - started) * 1000)
-                page = await browser.new_page()
-                await page.goto("data:text/html,<h1>bench</h1>")
-                await browser.close()
-            except Error as error:
-                side.failures[str(error).splitlines()[0]] += 1
-
-    started = time.perf_counter()
-    await asyncio.gather(*(runner() for _ in range(AT_ONCE)))
-    side.rates.append(count / (time.perf_counter() - started))
+    side.rates.append(count / await at_once(AT_ONCE, range(count), session))
 
 
 COMPARES = (

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from statistics import fmean, median
 
 from playwright.async_api import Browser, Playwright, async_playwright
 
-from bench.harness import Options, Row, at_least, at_most, progress
+from bench.harness import Options, Row, at_least, at_most, at_once, progress
 from bench.servers import DirectServer, grid_of
 
 AT_ONCE = 5
@@ -96,16 +95,11 @@ async def _loaded(playwright: Playwright, endpoint: str) -> Browser:
 
 async def _sessions(playwright: Playwright, endpoint: str, count: int) -> float:
     """Seconds for `count` sessions, AT_ONCE at once."""
-    numbers: Iterator[int] = iter(range(count))
 
-    async def runner() -> None:
-        for _ in numbers:
-            browser = await _loaded(playwright, endpoint)
-            await browser.close()
+    async def session(_number: int) -> None:
+        await (await _loaded(playwright, endpoint)).close()
 
-    started = time.perf_counter()
-    await asyncio.gather(*(runner() for _ in range(AT_ONCE)))
-    return time.perf_counter() - started
+    return await at_once(AT_ONCE, range(count), session)
 
 
 COMPARES = (
