@@ -5,7 +5,7 @@ import secrets
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pwgrid.common.types import BrowserType
 from pwgrid.common.wording import counted
@@ -15,6 +15,14 @@ from pwgrid.registry.records import CAPS, LEASE
 from pwgrid.settings.model import Settings
 
 Key = TypeVar("Key", bound=Hashable)
+
+_FULL: Final = {
+    "grid": "{waiting} for a slot already: come back later, or add workers",
+    "pool": "{waiting} to borrow a {pool} slot already: come back later, add workers, or raise BORROW_QUEUE_MAX",
+    "run": "{waiting} for a {pool} slot in the run {run!r} already: let it ask for fewer at once, "
+    "or raise BORROW_QUEUE_MAX_PER_RUN",
+}
+"""Sentences by what a line is full of."""
 
 
 class ClientGone(Exception):
@@ -261,19 +269,9 @@ def _add(counter: Counter[Key], key: Key, by: int) -> None:
 def line_full(ticket: Ticket, limit: str, most: int, length: int, position: int) -> Refusal:
     """503: `most` clients wait already of those that `limit` counts: all ("grid"), those who borrow from this pool
     ("pool"), or of these the ones with the same run ("run"). `length` is the line's, `position` the client's in it."""
-    waiting, reason = counted(most, "client waits", "clients wait"), RefusalReason.QUEUE_FULL
-    if limit == "run":
-        reason = RefusalReason.RUN_FULL
-        error = (
-            f"{waiting} for a {ticket.pool} slot in the run {ticket.run!r} already: "
-            "let it ask for fewer at once, or raise BORROW_QUEUE_MAX_PER_RUN"
-        )
-    elif limit == "pool":
-        error = (
-            f"{waiting} to borrow a {ticket.pool} slot already: come back later, add workers, or raise BORROW_QUEUE_MAX"
-        )
-    else:
-        error = f"{waiting} for a slot already: come back later, or add workers"
+    waiting = counted(most, "client waits", "clients wait")
+    error = _FULL[limit].format(waiting=waiting, pool=ticket.pool, run=ticket.run)
+    reason = RefusalReason.RUN_FULL if limit == "run" else RefusalReason.QUEUE_FULL
     return _no_place(error, reason, length, position)
 
 
