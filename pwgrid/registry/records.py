@@ -308,11 +308,6 @@ def lease_of(session_id: str) -> str:
     return lease_id if mark else ""
 
 
-def takes_slot(session_id: str) -> bool:
-    """Whether the session takes a slot of its own: one that came with a lease uses the lease's slot."""
-    return not lease_of(session_id)
-
-
 def number(text: str | None) -> float:
     """Parses a number. Returns 0 for anything else ("inf", "nan", ""): operators write these hashes, too."""
     try:

@@ -284,8 +284,7 @@ class Registry:
         """Writes the worker's record and counters. In case Redis has lost them, `lifetime` is the worker's own count,
         and `sessions` are those that run. From now on `write` acts for this worker, even if this call fails."""
         self._own = (worker.browser_type, worker.worker_id)
-        active = sum(records.takes_slot(each.session_id) for each in sessions)
-        head = (*self._own, self._time(), active, lifetime)
+        head = (*self._own, self._time(), lifetime)
         kept = (self._settings.redis_key_ttl, self._prefix, self._record_ttl_s)
         await self._run("register", *head, *kept, len(sessions), *_flat(sessions), *worker.fields())
 

@@ -65,7 +65,6 @@ class LuaGrid:
         *,
         now: float = NOW,
         browser: str = "chromium",
-        active: int = 0,
         lifetime: int = 0,
         sessions: tuple[str, ...] = (),
         slots: int | None = 5,
@@ -78,7 +77,7 @@ class LuaGrid:
         fields = ["wsEndpoint", f"ws://host:8080/playwright/{browser}/{worker}.secret", "status", status]
         fields += ["playwrightVersion", version] + ([] if slots is None else ["slots", str(slots)])
         fields += ["pool", pool] if pool else []
-        head = (browser, worker, now, active, lifetime, ttl, self.prefix, RECORD_TTL_S, len(sessions), *known(sessions))
+        head = (browser, worker, now, lifetime, ttl, self.prefix, RECORD_TTL_S, len(sessions), *known(sessions))
         return int(self.eval("register", self.counters, *head, *fields))
 
     def heartbeat(

@@ -227,7 +227,6 @@ class AnyOrder(RuleBasedStateMachine):
                 worker.name,
                 slots=SLOTS,
                 now=self.now,
-                active=len(live),
                 lifetime=worker.lifetime,
                 sessions=live,
                 status=worker.status,

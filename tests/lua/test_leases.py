@@ -88,7 +88,7 @@ def test_the_worker_restores_what_redis_has_lost(grid: LuaGrid) -> None:
     grid.start(FIRST, worker="w1")
     for key in grid.client.scan_iter(f"{grid.prefix}*"):
         grid.client.delete(key)
-    assert grid.register(active=1, lifetime=1, sessions=(LEASE, FIRST)) == 1
+    assert grid.register(lifetime=1, sessions=(LEASE, FIRST)) == 1
     assert figures(grid) == (1, 1, sorted([LEASE, FIRST]))
     assert describe(grid, *FIELDS, "expiresAt", "17") == 1
     assert grid.hash(LEASE)["name"] == "Smoke 12"

@@ -203,7 +203,7 @@ def test_an_unknown_session_is_not_released(grid: LuaGrid) -> None:
 
 
 def test_a_worker_s_session_that_redis_lost_is_recorded_and_moves_no_counter(grid: LuaGrid) -> None:
-    grid.register("w1", active=0)
+    grid.register("w1")
     assert [grid.release("s1", "completed", worker="w1"), grid.release("s1", "completed", worker="w1")] == [1, 0]
     assert (grid.status("s1"), grid.active(), grid.outcomes()) == ("completed", 0, {"completed": 1})
     assert grid.get("ZRANGE", "sessions:index", 0, -1) == ["s1"]

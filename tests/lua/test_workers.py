@@ -30,7 +30,7 @@ def test_a_registration_writes_record_ttl_and_both_counters(grid: LuaGrid) -> No
 def test_registering_twice_is_the_same_as_once(grid: LuaGrid) -> None:
     grid.register()
     run(grid, "s1")
-    grid.register(active=1, lifetime=1, sessions=("s1",))
+    grid.register(lifetime=1, sessions=("s1",))
     assert (grid.active(), grid.lifetime(), grid.live(), grid.repairs()) == (1, 1, ["s1"], 0)
 
 
@@ -39,7 +39,7 @@ def test_a_registration_keeps_the_lease_of_a_client_on_its_way(grid: LuaGrid) ->
     run(grid, "s1")
     grid.select("s2")
     grid.get("DEL", "worker:chromium:w1")  # its TTL ran out
-    assert grid.register(active=1, lifetime=1, sessions=("s1",)) == 2
+    assert grid.register(lifetime=1, sessions=("s1",)) == 2
     assert (grid.active(), grid.lifetime()) == (2, 2)
     assert grid.heartbeat(sessions=("s1",)) == (1, "", 0)
 
@@ -295,7 +295,7 @@ def test_a_session_that_was_presumed_dead_runs_again_when_its_worker_shows_it(gr
     assert grid.reap(now=NOW + 31) == 1  # the worker was cut off from Redis
     assert (grid.status("s1"), grid.outcomes()) == ("failed", {"failed": 1})
     assert grid.heartbeat(sessions=("s1",), now=NOW + 32)[0] == 0
-    grid.register(active=1, lifetime=1, sessions=("s1",), now=NOW + 32)
+    grid.register(lifetime=1, sessions=("s1",), now=NOW + 32)
     assert (grid.status("s1"), grid.outcomes(), grid.active(), grid.live()) == ("running", {"failed": 1}, 1, ["s1"])
     assert grid.taken_back() == {"failed": 1}
     assert "reason" not in grid.session("s1")
@@ -339,7 +339,7 @@ def test_after_redis_lost_everything_the_true_counts_come_back(grid: LuaGrid) ->
     assert grid.active() is None
 
     assert grid.heartbeat(sessions=("s3",)) == (0, "", 0)
-    grid.register(active=1, lifetime=3, sessions=("s3",))
+    grid.register(lifetime=3, sessions=("s3",))
     assert (grid.active(), grid.lifetime(), grid.status("s3")) == (1, 3, "running")
     assert [grid.select(f"n{number}") for number in range(6)] == ["w1"] * 4 + [None, None]
     assert grid.active() == 5
@@ -349,15 +349,15 @@ def test_after_redis_lost_everything_the_true_counts_come_back(grid: LuaGrid) ->
 
 
 def test_a_worker_tells_since_when_its_sessions_run(grid: LuaGrid) -> None:
-    grid.register(active=1, lifetime=1, sessions=("s1@1699999990.5",))
+    grid.register(lifetime=1, sessions=("s1@1699999990.5",))
     grid.heartbeat(sessions=("s1@1699999990.5", "s2@1699999991"))
     for session, since in (("s1", "1699999990.5"), ("s2", "1699999991")):
         assert (grid.session(session)["createdAt"], grid.session(session)["startedAt"]) == (since, since)
     assert grid.get("ZSCORE", "sessions:index", "s1") == 1699999990.5
 
 
-def test_a_registration_with_the_bare_count_is_completed_by_the_next_heartbeat(grid: LuaGrid) -> None:
-    grid.register(slots=5, active=3, lifetime=4)
+def test_a_registration_takes_the_slots_of_its_sessions(grid: LuaGrid) -> None:
+    assert grid.register(slots=5, lifetime=4, sessions=("s1", "s2", "s3")) == 3
     assert [grid.select(f"n{number}") for number in range(3)] == ["w1", "w1", None]
     assert grid.heartbeat(sessions=("s1", "s2", "s3")) == (1, "", 0)
     assert (grid.active(), len(grid.live()), grid.repairs()) == (5, 5, 0)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.registry.records import lease_of, takes_slot
+from pwgrid.registry.records import lease_of
 from pwgrid.worker.handoff_server import OfferedClient
 from pwgrid.worker.leases import EXPIRED, RETURNED, End, Lease, Leases
 from pwgrid.worker.registry_sync import RegistrySync
@@ -425,8 +425,7 @@ async def test_a_successor_does_without_a_file_that_is_not_there(tmp_path: Path,
 
 
 def test_the_lease_of_a_session() -> None:
-    assert [lease_of(each) for each in ("l1~1", "0123")] == ["l1", ""]
-    assert [takes_slot(each) for each in ("l1~1", "0123", "lease:l1")] == [False, True, True]
+    assert [lease_of(each) for each in ("l1~1", "0123", "lease:l1")] == ["l1", "", ""]
 
 
 async def test_a_lease_whose_client_is_back_is_not_ended_by_an_end_of_before(tmp_path: Path) -> None:
