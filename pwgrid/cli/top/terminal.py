@@ -82,7 +82,9 @@ class Terminal:
         self._console, self._signals = console, signals
         self._fd = sys.stdin.fileno()
         self._keys = Keys()
-        self._live: Live | None = None
+        self._live = Live(
+            console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        )
         self._before = termios.tcgetattr(self._fd)
 
     @property
@@ -93,24 +95,18 @@ class Terminal:
     def enter(self) -> None:
         """Switches to a screen of our own and to single keys."""
         tty.setcbreak(self._fd)
-        self._live = Live(
-            console=self._console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
-        )
         self._live.start()
 
     def leave(self) -> None:
         """Undoes `enter`. Idempotent; harmless on a terminal that is gone."""
-        if self._live is not None:
-            with contextlib.suppress(OSError):
-                self._live.stop()
-            with contextlib.suppress(termios.error):
-                termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
-            self._live = None
+        with contextlib.suppress(OSError):
+            self._live.stop()
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
 
     def show(self, lines: Sequence[Text]) -> None:
         """Draws the whole screen."""
-        if self._live is not None:
-            self._live.update(Group(*lines), refresh=True)
+        self._live.update(Group(*lines), refresh=True)
 
     def wait(self, readable: int) -> tuple[list[str], bool]:
         """Waits for keys, for the descriptor `readable`, or for another window size; returns the keys, and whether
