@@ -15,7 +15,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final
@@ -193,12 +193,8 @@ class Borrowing:
         the one that leaves first."""
 
     def __enter__(self) -> Lease:
-        self._enter()
-        try:
+        with self._entering():
             self._lease = self._lease_of(self._call().run())
-        except BaseException:
-            self._inside.release()
-            raise
         return self._lease
 
     def __exit__(
@@ -207,12 +203,8 @@ class Borrowing:
         self._end(self._leave(), kind)
 
     async def __aenter__(self) -> Lease:
-        self._enter()
-        try:
+        with self._entering():
             self._lease = await self._borrowed()
-        except BaseException:
-            self._inside.release()
-            raise
         return self._lease
 
     async def __aexit__(
@@ -231,9 +223,15 @@ class Borrowing:
                 await asyncio.to_thread(self._lease_of(await answer).give_back)  # the lease had been granted already
             raise
 
-    def _enter(self) -> None:
+    @contextlib.contextmanager
+    def _entering(self) -> Iterator[None]:
         if not self._inside.acquire(blocking=False):
             raise RuntimeError("this borrow() is entered already, and is for one lease at a time: call borrow() again")
+        try:
+            yield
+        except BaseException:
+            self._inside.release()
+            raise
 
     def _leave(self) -> Lease:
         lease, self._lease = self._lease, None
