@@ -19,7 +19,6 @@ from pwgrid.proxy import reap_workers
 from pwgrid.proxy.reap_workers import DeadWorkers
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
-from pwgrid.settings.pools import short_form
 from pwgrid.worker import registry_sync
 from pwgrid.worker.browser.server import SessionClosed
 from pwgrid.worker.registry_sync import RegistrySync
@@ -88,7 +87,7 @@ class World:
             registry_seen=True,
             browser_type="chromium",
             worker_id=WORKER,
-            pool=short_form(Settings(), "chromium"),
+            pool=Settings().short_form("chromium"),
             runtime=self.runtime,
             directory=self.runtime,
             settings=Settings(),
