@@ -283,11 +283,11 @@ def launch_once(browser: FoundBrowser, settings: Settings, pool: PoolSettings) -
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pwgrid-setup-") as directory:
         spec = LaunchSpec(settings, pool, browser, Path(directory))
-        version = asyncio.run(_launch_once(spec, settings.launch_timeout))
+        version = asyncio.run(_launch_once(spec))
     return Trial("", version, time.monotonic() - started)
 
 
-async def _launch_once(spec: LaunchSpec, timeout_s: float) -> str:
+async def _launch_once(spec: LaunchSpec) -> str:
     ours, theirs = socket.socketpair()
     server = await BrowserServer.start(
         spec,
@@ -295,7 +295,6 @@ async def _launch_once(spec: LaunchSpec, timeout_s: float) -> str:
         theirs,
         on_closed=lambda _closed, _on_record: None,
         on_gone=lambda _reason: None,
-        timeout_s=timeout_s,
     )
     await server.stop(10)
     return server.ready.browser_version

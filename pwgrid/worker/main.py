@@ -23,7 +23,6 @@ from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import CODE_CACHE
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last
-from pwgrid.worker import health as watch
 from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.launch import LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer
@@ -129,7 +128,6 @@ class Worker:
             ipc_child,
             on_closed=self.sessions.ended,
             on_gone=self._on_gone,
-            timeout_s=settings.launch_timeout,
         )
         self._has_browser_server(server)
         self.sessions.open()
@@ -293,7 +291,7 @@ class Worker:
 
     async def _end_when_hung(self, server: BrowserServer) -> None:
         """Fails the worker when its browser server hangs. All its sessions hang with it, so none is waited for."""
-        await watch.wait_until_hung(server, self.settings.worker_lost_threshold)
+        await server.wait_until_hung(self.settings.worker_lost_threshold)
         log.error("browser_server_hung", sessions=len(self.slots.live))
         self.sessions.all_ended("grid", EndReason.HUNG)
         self._stop_s = 0.0
@@ -301,8 +299,7 @@ class Worker:
 
     async def _recycle_when_sick(self, server: BrowserServer) -> None:
         settings = self.settings
-        evidence = await watch.wait_until_sick(
-            server,
+        evidence = await server.wait_until_sick(
             lambda: not self.slots.live,
             settings.canary_interval,
             settings.canary_timeout,

@@ -60,10 +60,10 @@ NO_DEVTOOLS = "this grid speaks Playwright's protocol, not CDP: use connect(), n
 each_browser = pytest.mark.parametrize("browser_type", ["chromium", "firefox"], indirect=True)
 
 
-async def start(launch: LaunchSpec, timeout_s: float = BOUND_S) -> BrowserServer:
+async def start(launch: LaunchSpec) -> BrowserServer:
     ours, theirs = socket.socketpair()
     return await BrowserServer.start(
-        launch, ours, theirs, on_closed=lambda _closed, _on_record: None, on_gone=lambda _: None, timeout_s=timeout_s
+        launch, ours, theirs, on_closed=lambda _closed, _on_record: None, on_gone=lambda _: None
     )
 
 
@@ -527,7 +527,7 @@ async def test_a_launch_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("FAKE_HANG_START", "1")
     expected = pytest.raises(BrowserLaunchError, match=r"not ready within 0\.5 s")
     with private_directory() as directory, launching(FAKE_LAUNCHER), expected:
-        await start(spec(directory, fake=True), 0.5)
+        await start(spec(directory, fake=True, launch_timeout=0.5))
 
 
 async def test_what_the_launcher_says_itself_is_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -580,7 +580,7 @@ async def main():
     ours, theirs, session = (socket.socket(fileno=int(fd)) for fd in sys.argv[2:5])
     server = await BrowserServer.start(
         spec(Path(sys.argv[1]), drain_timeout=float(sys.argv[5])), ours, theirs,
-        on_closed=lambda _closed, _on_record: None, on_gone=lambda _: None, timeout_s=30,
+        on_closed=lambda _closed, _on_record: None, on_gone=lambda _: None,
     )
     await server.hand_over(offer("a" * 16, session, name="Smoke 12"))
     session.close()

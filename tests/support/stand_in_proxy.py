@@ -83,7 +83,7 @@ def spec(
     """What a worker would launch in `directory`: the browser of this host, or what `launching()` says instead of it.
     `changes` are settings; they are not checked, so a test may set times shorter than the shortest allowed."""
     assert changes.keys() <= SETTINGS.keys(), changes
-    settings = Settings().model_copy(update=changes)
+    settings = Settings().model_copy(update={"launch_timeout": BOUND_S, **changes})
     browser = FoundBrowser(browser_type, "", "", "setting") if fake else fit_browser(browser_type)
     return LaunchSpec(
         settings,
@@ -132,7 +132,6 @@ async def browser_server(
             theirs,
             on_closed=into(queue),
             on_gone=gone.set_result,
-            timeout_s=BOUND_S,
         )
         watched = Watched(server, directory, queue, gone)
         async with front_door(watched):

@@ -9,13 +9,14 @@ import pytest
 
 from pwgrid.common.tasks import end_task
 from pwgrid.control.frozen_peer import LATE_S
-from pwgrid.worker.browser.server import CanaryResult
-from pwgrid.worker.health import wait_until_hung, wait_until_sick
+from pwgrid.worker.browser.server import BrowserServer, CanaryResult
 
 WELL, SICK = CanaryResult(True, "", 20), CanaryResult(False, "no page", 30)
 
 
 class Server:
+    wait_until_sick = BrowserServer.wait_until_sick
+
     def __init__(self, *results: CanaryResult, ends_after: int = 100) -> None:
         self._results = list(results)
         self._ends_after = ends_after
@@ -32,7 +33,7 @@ class Server:
 
 async def found(server: Server) -> tuple[str | None, list[CanaryResult]]:
     tried: list[CanaryResult] = []
-    return await wait_until_sick(server, lambda: True, 0.0, 1.0, tried.append), tried  # type: ignore[arg-type]
+    return await server.wait_until_sick(lambda: True, 0.0, 1.0, tried.append), tried
 
 
 async def test_two_tries_in_vain_are_a_sickness_and_one_is_not() -> None:
@@ -49,15 +50,17 @@ async def test_the_workers_of_a_host_do_not_all_try_their_browsers_at_once(monke
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr("pwgrid.worker.health.asyncio.sleep", sleep)
+    monkeypatch.setattr("pwgrid.worker.browser.server.asyncio.sleep", sleep)
     server = Server(*[WELL] * 20, ends_after=20)
-    await wait_until_sick(server, lambda: True, 30.0, 1.0, lambda _: None)  # type: ignore[arg-type]
+    await server.wait_until_sick(lambda: True, 30.0, 1.0, lambda _: None)
     assert len({*slept}) > 1
     assert all(27.0 <= each <= 33.0 for each in slept)
 
 
 class Pinged:
     """Answers over a socket, as a browser server does, and notes the second ping."""
+
+    wait_until_hung = BrowserServer.wait_until_hung
 
     def __init__(self) -> None:
         self._here, self.there = socket.socketpair()
@@ -77,13 +80,13 @@ class Pinged:
 
 async def test_a_browser_server_that_answers_no_ping_is_hung() -> None:
     with closing(Pinged()) as server:
-        await asyncio.wait_for(wait_until_hung(server, 0.05), 30)  # type: ignore[arg-type]
+        await asyncio.wait_for(server.wait_until_hung(0.05), 30)
 
 
 async def test_one_whose_answer_came_while_the_worker_stood_still_is_not_hung() -> None:
     limit_s = 0.4
     with closing(Pinged()) as server:
-        watch = asyncio.create_task(wait_until_hung(server, limit_s))  # type: ignore[arg-type]
+        watch = asyncio.create_task(server.wait_until_hung(limit_s))
         await server.first.wait()
         server.there.send(b".")
         time.sleep(

@@ -309,7 +309,7 @@ def test_a_browser_server_is_launched_with_what_its_pool_says(read: Any, tmp_pat
     browser = find_for_pool(mine, settings, SearchPaths(root=tmp_path))
     assert str(browser) == f"chromium: {chrome} (setting)"
     spec = LaunchSpec(settings.of_pool(mine), mine, browser, tmp_path)
-    options = json.loads(spec.options(tmp_path, 1.0))
+    options = json.loads(spec.options(tmp_path))
     assert (options["channel"], options["executablePath"], options["headless"]) == ("chrome", str(chrome), False)
     assert (options["slots"], options["args"], spec.environment()["TZ"]) == (2, ["--global"], "UTC")
     assert options["proxy"] == {"server": "http://proxy:1", "username": "me", "password": "p"}

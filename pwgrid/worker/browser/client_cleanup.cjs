@@ -43,7 +43,6 @@ class Client {
     this.removed = Promise.resolve(); // what is being removed now
     this.contexts = new Set(); // those that are not closed
     this.madeOverCdp = new Map(); // by id: the CDP command that undoes it
-    this.browserSessions = new Set(); // CDP sessions that end with no context
     this.processes = new Set();
     this.streams = new Set(); // of files
     this.reused = null; // its view of the browser, with a context for reuse of its own
@@ -250,9 +249,6 @@ class Client {
     for (const [method, params] of this.madeOverCdp.values())
       undone.push(browser._session.send(method, params));
     this.madeOverCdp.clear();
-    for (const { _session } of this.browserSessions)
-      undone.push(browser._session.send('Target.detachFromTarget', { sessionId: _session._sessionId }));
-    this.browserSessions.clear();
     if (undone.length)
       await Promise.race([Promise.allSettled(undone), sleep(END_LIMIT_MS, null, { ref: false })]);
     // Most have made no file: one system call says so, and fs.promises.rm takes three turns through Node's threads.
@@ -359,8 +355,9 @@ class Clients {
         options.recordVideo.dir = this.directoryOf(client, artifactsDir);
       return client.ownContext(make(options));
     });
-    wrap(browser, 'newBrowserCDPSession', (client, make) => client.track(make().then(session => {
-      client.browserSessions.add(session);
+    wrap(browser, 'newBrowserCDPSession', (client, make) => client.track(make().then(session => { // it ends with no context
+      const { _sessionId: sessionId } = session._session;
+      client.madeOverCdp.set(sessionId, ['Target.detachFromTarget', { sessionId }]);
       return session;
     })));
     // A context that Playwright cannot set up, for a wrong permission, say, is known by this alone.

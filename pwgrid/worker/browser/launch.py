@@ -61,7 +61,7 @@ class LaunchSpec:
     def socket_path(self) -> Path:
         return self.directory / "browser.sock"
 
-    def options(self, playwright_core: Path, timeout_s: float) -> str:
+    def options(self, playwright_core: Path) -> str:
         """The launcher's options, as JSON."""
         settings, pool = self.settings, self.pool
         return json.dumps(
@@ -80,7 +80,7 @@ class LaunchSpec:
                 "idleTimeoutS": settings.session_idle_timeout,
                 "maxDurationS": settings.session_max_duration,
                 "drainTimeoutS": settings.drain_timeout,
-                "launchTimeoutS": timeout_s,
+                "launchTimeoutS": settings.launch_timeout,
                 "slots": settings.max_concurrent_sessions,
                 "clientGuard": settings.client_guard,
                 "blockFileUrls": settings.block_file_urls,
@@ -112,7 +112,7 @@ class LaunchedBrowser:
     playwright_version: str
 
 
-def spawn(spec: LaunchSpec, ipc_child: socket.socket, timeout_s: float) -> subprocess.Popen[bytes]:
+def spawn(spec: LaunchSpec, ipc_child: socket.socket) -> subprocess.Popen[bytes]:
     """Starts the launcher with `ipc_child` as Node's IPC socket and a pipe on stderr. Raises BrowserLaunchError or
     OSError."""
     if len(os.fsencode(spec.socket_path)) > _SOCKET_PATH_BYTES:
@@ -125,7 +125,7 @@ def spawn(spec: LaunchSpec, ipc_child: socket.socket, timeout_s: float) -> subpr
         **spec.environment(),
         "NODE_CHANNEL_FD": str(ipc_child.fileno()),
         "NODE_CHANNEL_SERIALIZATION_MODE": "json",
-        "PWGRID_LAUNCH": spec.options(Path(cli).parent, timeout_s),
+        "PWGRID_LAUNCH": spec.options(Path(cli).parent),
     }
     temporary(spec.directory).mkdir(mode=0o700, exist_ok=True)
     ipc_child.setblocking(False)

@@ -16,7 +16,7 @@ from pwgrid.common.errors import BrowserServerGone
 Message = dict[str, Any]
 
 _READ_BYTES: Final = 64 * 1024
-_BATCH_BYTES: Final = 32 * 1024
+_WHOLE_BYTES: Final = 32 * 1024
 """Up to this size the kernel takes a write whole or not at all (one socket buffer), so that a SIGKILL of this process
 leaves no half line."""
 
@@ -107,8 +107,6 @@ class NodeLink:
             self._outgoing.popleft()
             if future is not None:
                 self._expect_answer(future, len(data))
-            if handle is None:
-                data = self._batch(data)
             sent = self._transmit(data, handle)
             if sent < 0:
                 return
@@ -127,23 +125,10 @@ class NodeLink:
     def _expect_answer(self, future: asyncio.Future[None], line_bytes: int) -> None:
         # Node keeps one received socket until the line that it came with is complete, and a second one replaces it. So
         # after a line that Node may read in two pieces, further sockets are barred until it is answered.
-        if line_bytes + self._plain_bytes > _BATCH_BYTES:
+        if line_bytes + self._plain_bytes > _WHOLE_BYTES:
             self._barred_until = future
         self._plain_bytes = 0
         self._unanswered.append(future)
-
-    def _batch(self, data: bytes | memoryview) -> bytes | memoryview:
-        """Joins `data` with the following lines that carry no socket, up to _BATCH_BYTES."""
-        batch: list[bytes | memoryview] = [data]
-        size = len(data)
-        while self._outgoing:
-            more, handle, _ = self._outgoing[0]
-            if handle is not None or size + len(more) > _BATCH_BYTES:
-                break
-            batch.append(more)
-            size += len(more)
-            self._outgoing.popleft()
-        return data if len(batch) == 1 else b"".join(batch)
 
     def _transmit(self, data: bytes | memoryview, handle: socket.socket | None) -> int:
         """How many bytes the kernel took; -1 when it takes no more: the link ends soon."""

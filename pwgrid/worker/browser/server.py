@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -16,8 +17,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import psutil
+import structlog
 
 from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone
+from pwgrid.control.frozen_peer import FrozenPeerDetector
 from pwgrid.runtime.browser_process_tree import Tree, process_table
 from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, spawn, temporary
 from pwgrid.worker.browser.node_link import Message, NodeLink
@@ -25,6 +28,11 @@ from pwgrid.worker.browser.node_link import Message, NodeLink
 if TYPE_CHECKING:
     from pwgrid.worker.handoff_server import OfferedClient
 
+log = structlog.get_logger()
+
+PING_S: Final = 3.0
+CANARY_TRIES: Final = 2
+_SPREAD: Final = 0.1
 _EVIDENCE_LINES: Final = 50
 _GOING_AWAY: Final = 1001
 """The code of WebSocket close frames."""
@@ -122,14 +130,14 @@ class BrowserServer:
         *,
         on_closed: OnClosed,
         on_gone: OnGone,
-        timeout_s: float,
     ) -> BrowserServer:
         """Launches a browser server and returns it when it is ready; takes over both sockets.
 
-        Raises BrowserLaunchError, with its stderr, when it fails or is not ready within `timeout_s`; it is killed then.
+        Raises BrowserLaunchError, with its stderr, when it fails or LAUNCH_TIMEOUT is over; it is killed then.
         """
+        timeout_s = spec.settings.launch_timeout
         try:
-            popen = spawn(spec, ipc_child, timeout_s)
+            popen = spawn(spec, ipc_child)
         except OSError as error:
             ipc.close()
             raise BrowserLaunchError(error.strerror or str(error), "Playwright's Node") from error
@@ -238,6 +246,42 @@ class BrowserServer:
         """Returns when the launcher has answered. Has no timeout of its own, even if the launcher is gone."""
         with self._ask({"do": "ping"}, "pong") as answer:
             await answer
+
+    async def wait_until_hung(self, limit_s: float) -> None:
+        """Pings the launcher; returns when it has left a ping unanswered for `limit_s`: it is hung, or gone."""
+        loop = asyncio.get_running_loop()
+        while True:
+            silence, pong = FrozenPeerDetector(limit_s, loop.time()), asyncio.create_task(self.ping())
+            try:
+                while not pong.done():
+                    await asyncio.wait([pong], timeout=silence.look_at - loop.time())
+                    if not pong.done() and silence.is_over(loop.time()):
+                        return
+            finally:
+                pong.cancel()
+            await asyncio.sleep(PING_S)
+
+    async def wait_until_sick(
+        self, is_idle: Callable[[], bool], interval_s: float, timeout_s: float, on_tried: Callable[[CanaryResult], None]
+    ) -> str | None:
+        """Tries an idle browser every `interval_s`, a bit more or less: else the workers of a host, which start
+        together, would do it together. Returns the last error when CANARY_TRIES in a row have failed, or None when the
+        browser or its server is gone, which others report. Calls `on_tried` after each try, except when the browser is
+        gone."""
+        while True:
+            await asyncio.sleep(interval_s * random.uniform(1 - _SPREAD, 1 + _SPREAD))
+            evidence: list[str] = []
+            while is_idle() and len(evidence) < CANARY_TRIES:
+                result = await self.canary(timeout_s)
+                if self.is_gone:
+                    return None
+                on_tried(result)
+                if result.ok:
+                    break
+                evidence.append(result.error)
+                log.warning("canary_failed", error=result.error, ms=result.duration_ms)
+            if len(evidence) == CANARY_TRIES:
+                return evidence[-1]
 
     async def stop(self, timeout_s: float) -> None:
         """Asks the browser server to end, and after `timeout_s` kills what is left of its process tree. Idempotent."""
