@@ -144,23 +144,27 @@ class Leases:
 
     def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the answer to a proxy's request. Raises KeyError, TypeError or ValueError for a malformed one."""
-        lease_id = str(message["id"])
-        if not self._may_ask(lease_id, message.get("token")):
-            return {"refused": NO_LEASE}
+        lease_id, token = str(message["id"]), message.get("token")
+        lease = self.get(lease_id)
+        if lease is not None and token is not None and lease.told.get(TOKEN, "") != token:
+            return {"refused": NO_LEASE}  # another token's; an operator, who gives none, may ask about all leases
         match message["do"]:
             case "take":
                 return self._take(link, lease_id, message)
-            case "keep":
-                return self._keep(lease_id, says_when_answered=bool(message.get("saysWhenAnswered")))
-            case "answered":
-                return self._answered(lease_id)
-            case "unanswered":
-                return {"refused": None if self.end(lease_id, NOT_ANSWERED) else NO_LEASE}
             case "drop":
                 self._drop(lease_id)
                 return {"refused": None}
-            case "extend":
-                return self._extend(lease_id, float(message["ttlS"]))
+            case "keep" if lease is not None:
+                return self._keep(lease, says_when_answered=bool(message.get("saysWhenAnswered")))
+            case "answered" if lease is not None and lease.over is None:
+                self._borrower_has(lease)
+                return {"refused": None}
+            case "extend" if lease is not None and lease.over is None:
+                return self._extend(lease, float(message["ttlS"]))
+            case "keep" | "answered" | "extend":
+                return {"refused": NO_LEASE}
+            case "unanswered":
+                return {"refused": None if self.end(lease_id, NOT_ANSWERED) else NO_LEASE}
             case "return":
                 return {"refused": None if self.end(lease_id, RETURNED) else NO_LEASE}
             case other:
@@ -173,11 +177,6 @@ class Leases:
             if lease.link == link:
                 self._drop(lease.id)
                 self._await_borrower(lease)
-
-    def _may_ask(self, lease_id: str, token: object) -> bool:
-        """Whether the lease is that of `token`, by the token's name. None, an operator, may ask about all leases."""
-        lease = self.get(lease_id)
-        return token is None or lease is None or lease.told.get(TOKEN, "") == token
 
     def _take(self, link: int, lease_id: str, message: Mapping[str, Any]) -> dict[str, Any]:
         lease = Lease(
@@ -194,11 +193,8 @@ class Leases:
             self.sessions.lease_taken()
         return {"refused": refused}
 
-    def _keep(self, lease_id: str, *, says_when_answered: bool) -> dict[str, Any]:
+    def _keep(self, lease: Lease, *, says_when_answered: bool) -> dict[str, Any]:
         """Proxies of an earlier version never report the answer, and expect no new field."""
-        lease = self.get(lease_id)
-        if lease is None:
-            return {"refused": NO_LEASE}
         if not lease.is_served:
             self.registry_sync.mark_served(lease)
             lease.is_answered = not says_when_answered
@@ -206,13 +202,6 @@ class Leases:
             self.registry_sync.lease_started(lease)
             self._write()
         return {"refused": None, "hearsOfAnswer": True} if says_when_answered else {"refused": None}
-
-    def _answered(self, lease_id: str) -> dict[str, Any]:
-        lease = self.get(lease_id)
-        if lease is None or lease.over is not None:
-            return {"refused": NO_LEASE}
-        self._borrower_has(lease)
-        return {"refused": None}
 
     def _borrower_has(self, lease: Lease) -> None:
         """The borrower knows of the lease, so that it lasts until it is returned or expires."""
@@ -233,10 +222,7 @@ class Leases:
             lease.stop_timers()
             self.slots.take_back(lease.session_id)
 
-    def _extend(self, lease_id: str, ttl_s: float) -> dict[str, Any]:
-        lease = self.get(lease_id)
-        if lease is None or lease.over is not None:
-            return {"refused": NO_LEASE}
+    def _extend(self, lease: Lease, ttl_s: float) -> dict[str, Any]:
         lease.expires_at = max(lease.expires_at, time.time() + ttl_s)
         self._borrower_has(lease)
         self._arm(lease)
