@@ -163,7 +163,7 @@ class Master:
         if self._shutdown.is_stopping:
             turn_by = min(turn_by, self._go_on_stopping(now))
         elif self._may_start():
-            self._proxies.start()
+            self._proxies.current.start()
             limits = Limits(
                 MOST_STARTING, self._config.settings.max_surge, self._memory.room(), self._memory.guard.reason
             )

@@ -213,10 +213,6 @@ class Proxies:
     def pids(self) -> set[int]:
         return {each.pid for each in self._all() if each.pid is not None}
 
-    def start(self) -> None:
-        """Keep one running from now on. Idempotent."""
-        self.current.start()
-
     def adopt(self, leftovers: Leftovers) -> None:
         """Take over the proxies that another master left; all but one serve their clients and end."""
         if leftovers.proxy is not None:

@@ -98,7 +98,7 @@ def test_what_a_proxy_has_not_heard_is_told_to_the_one_that_replaces_it(
     loop: Loop, proxies: Proxies, said: Path, dies: str
 ) -> None:
     turns, lost = Turns(loop, proxies, said), {"workerId": "a1b2c3d4"}
-    proxies.start()
+    proxies.current.start()
     turns.until(lambda: proxies.current.listening, "it listens")
     turns.kill()
     turns.until(lambda: proxies.current.listening, "another one listens")
@@ -121,7 +121,7 @@ def test_what_a_proxy_has_not_heard_is_told_to_the_one_that_is_started_after_it(
     loop: Loop, proxies: Proxies, said: Path
 ) -> None:
     turns, lost = Turns(loop, proxies, said), {"workerId": "a1b2c3d4"}
-    proxies.start()
+    proxies.current.start()
     turns.until(lambda: proxies.current.listening, "it listens")
     assert proxies.current.pid is not None
     os.kill(proxies.current.pid, signal.SIGSTOP)
