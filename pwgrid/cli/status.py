@@ -93,21 +93,15 @@ def _watch(port: int | None, runtime_dir: str | None, every_s: float, *, as_json
                 found: list[Found] | GridError = _look(port, runtime_dir)
             except GridError as error:
                 found = error
-            if live is None:
-                _print_lines(found, as_json=as_json)
-            else:
+            if live is not None:
                 text = f"{clock()}  every {every_s:g} s, Ctrl-C ends it\n\n{_text(found)}"
                 live.update(Text.from_ansi(text, no_wrap=True, overflow="crop"), refresh=True)
+            elif not as_json:
+                click.echo(f"{clock()}\n{_text(found)}\n")
+            else:
+                lines = [{"error": str(found)}] if isinstance(found, GridError) else found
+                click.echo("\n".join(map(compact, lines)))
             time.sleep(every_s)  # noqa: TID251 - a period that the user has given
-
-
-def _print_lines(found: list[Found] | GridError, *, as_json: bool) -> None:
-    if not as_json:
-        click.echo(f"{clock()}\n{_text(found)}\n")
-    elif isinstance(found, GridError):
-        click.echo(compact({"error": str(found)}))
-    else:
-        click.echo("\n".join(map(compact, found)))
 
 
 def _text(found: list[Found] | GridError) -> str:

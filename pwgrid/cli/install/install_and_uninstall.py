@@ -14,10 +14,9 @@ from pwgrid.cli.own_command import by_path
 from pwgrid.common.errors import GridError
 
 if TYPE_CHECKING:  # these load the settings' model, which most commands do not need
-    from pwgrid.cli.install.installation import Installation, InstallOptions
+    from pwgrid.cli.install.installation import Installation
 
 _MANAGERS: Final = ("systemd", "supervisor")
-
 
 _ASKING: Final = (
     click.option("--user", is_flag=True, help="In your own directories, as yourself, without root."),
@@ -43,16 +42,13 @@ def install() -> None:
 
 @install.command("systemd")
 @with_options((*_ASKING, *_LISTENING))
-def install_systemd(no_start: bool, dry_run: bool, yes: bool, **asked: Any) -> None:
+def install_systemd(**options: Any) -> None:
     """Makes unit, socket, system user, settings and token for systemd, and starts the grid.
 
     \b
     sudo pwgrid install systemd --host 0.0.0.0 --port 9000
     """
-    from pwgrid.cli.install.installation import InstallOptions
-    from pwgrid.cli.install.systemd import Systemd
-
-    _install(Systemd, InstallOptions(**asked, start=not no_start), dry_run=dry_run, yes=yes)
+    _install("systemd", **options)
 
 
 @install.command("supervisor")
@@ -60,12 +56,9 @@ def install_systemd(no_start: bool, dry_run: bool, yes: bool, **asked: Any) -> N
 @click.option(
     "--conf", type=click.Path(path_type=Path), help="supervisord's own configuration, if not in a usual place."
 )
-def install_supervisor(no_start: bool, dry_run: bool, yes: bool, **asked: Any) -> None:
+def install_supervisor(**options: Any) -> None:
     """Makes program, system user, settings, token, log and its rotation for supervisord, and starts the grid."""
-    from pwgrid.cli.install.installation import InstallOptions
-    from pwgrid.cli.install.supervisord import Supervisord
-
-    _install(Supervisord, InstallOptions(**asked, start=not no_start), dry_run=dry_run, yes=yes)
+    _install("supervisor", **options)
 
 
 @click.command()
@@ -79,8 +72,6 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
     """
     from pwgrid.cli.install.installation import InstallOptions, InstallPaths
     from pwgrid.cli.install.make_and_remove import RECORD, Record, Removal
-    from pwgrid.cli.install.supervisord import Supervisord
-    from pwgrid.cli.install.systemd import Systemd
 
     _check_root(user=user, dry_run=dry_run)
     places = InstallPaths.of(user=user)
@@ -93,7 +84,7 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
             )
         return
     removal = Removal(record, places.own, purge=purge)
-    installed = (Systemd if manager == Systemd.NAME else Supervisord)(InstallOptions(user=user), record)
+    installed = _kind(manager)(InstallOptions(user=user), record)
     ending, afterwards = installed.stop(), installed.forget()
     lines = [*map(str, ending), *removal.described(), *map(str, afterwards)]
     if not _agreed(f"pwgrid uninstall {manager}", [f"  {line}" for line in lines], dry_run=dry_run, yes=yes):
@@ -111,26 +102,26 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
     click.echo("removed")
 
 
-def _install(kind: "type[Installation]", asked: "InstallOptions", *, dry_run: bool, yes: bool) -> None:
-    from pwgrid.cli.install.installation import InstallPaths
+def _install(manager: str, *, no_start: bool, dry_run: bool, yes: bool, **asked: Any) -> None:
+    from pwgrid.cli.install.installation import InstallOptions, InstallPaths
     from pwgrid.cli.install.make_and_remove import Record, TextFile, described, make_all
 
-    _check_root(user=asked.user, dry_run=dry_run)
-    config = InstallPaths.of(user=asked.user).config
+    _check_root(user=asked["user"], dry_run=dry_run)
+    config = InstallPaths.of(user=asked["user"]).config
     before = Record.read(config)
-    if before is not None and before.under != kind.NAME:
+    if before is not None and before.under != manager:
         raise GridError(f"a grid is installed here under {before.under}: `pwgrid uninstall {before.under}` first")
-    found = kind(asked, before)
+    found = _kind(manager)(InstallOptions(**asked, start=not no_start), before)
     wanted = found.wanted()
     steps = [each for each in wanted if each.is_needed()]
     commands = found.start([each.path for each in steps if isinstance(each, TextFile)])
     lines = list(described([*steps, *commands], in_full=dry_run))
     record = found.record().with_all(before, wanted, steps)
     if not lines and record == before:
-        click.echo("nothing to do: it is installed, and runs" if asked.start else "nothing to do: it is installed")
-    elif asked.start and not dry_run and (obstacle := found.obstacle()):
+        click.echo("nothing to do: it is installed" if no_start else "nothing to do: it is installed, and runs")
+    elif not (no_start or dry_run) and (obstacle := found.obstacle()):
         raise GridError(obstacle)
-    elif not _agreed(f"pwgrid install {kind.NAME}", lines, dry_run=dry_run, yes=yes):
+    elif not _agreed(f"pwgrid install {manager}", lines, dry_run=dry_run, yes=yes):
         return
     else:
         make_all(steps, config, record)
@@ -142,6 +133,13 @@ def _install(kind: "type[Installation]", asked: "InstallOptions", *, dry_run: bo
                 raise GridError(f"{error.sentence}\n{found.why_not_running.run().rstrip()}") from None
     for note in found.notes():
         click.echo(note)
+
+
+def _kind(manager: str) -> "type[Installation]":
+    from pwgrid.cli.install.supervisord import Supervisord
+    from pwgrid.cli.install.systemd import Systemd
+
+    return Systemd if manager == Systemd.NAME else Supervisord
 
 
 def _check_root(*, user: bool, dry_run: bool) -> None:
