@@ -153,14 +153,10 @@ class Registry:
         The update is from `worker`, else from the worker that registered here; without either, Redis must have the
         session's record.
         """
-        owner, end = worker or self._own, update.end
-        started_at = "" if update.started_at is None else _text(update.started_at)
+        owner, end, started_at = worker or self._own, update.end, _text(update.started_at)
         if end is None:
-            when = started_at or self._time()
-            tail = (*owner, update.client, _told(update))
-            return bool(
-                await self._run("start_session", update.session_id, when, self._prefix, self._record_ttl_s, *tail)
-            )
+            what = (started_at or self._time(), self._prefix, self._record_ttl_s, *owner, update.client, _told(update))
+            return bool(await self._run("start_session", update.session_id, *what))
         head = (
             update.session_id,
             end.status,
@@ -169,9 +165,8 @@ class Registry:
             self._prefix,
             self._settings.session_history_ttl,
         )
-        drain_at = "" if end.drain_at is None else _text(end.drain_at)
-        what = (end.bytes_in, end.bytes_out, *owner, started_at, update.client, drain_at, _told(update))
-        return bool(await self._run("release", *head, *what))
+        tail = (end.bytes_in, end.bytes_out, *owner, started_at, update.client, _text(end.drain_at), _told(update))
+        return bool(await self._run("release", *head, *tail))
 
     async def rollback(self, session_id: str) -> bool:
         """Takes the lease of a failed handoff back, lifetime included, and deletes the session's record: it may be
@@ -447,14 +442,13 @@ class Registry:
         return {worker: tuple(sessions) for worker, *sessions in entries or ()}
 
 
-def _text(unix_s: float) -> str:
-    return f"{unix_s:.3f}"
+def _text(unix_s: float | None) -> str:
+    return "" if unix_s is None else f"{unix_s:.3f}"
 
 
 def _flat(sessions: Collection[SessionUpdate]) -> list[str]:
     """Returns four arguments of a script for each session."""
-    rows = ((each.session_id, each.started_at, each.client, _told(each)) for each in sessions)
-    return [text for id_, at, *rest in rows for text in (id_, "" if at is None else _text(at), *rest)]
+    return [text for each in sessions for text in (each.session_id, _text(each.started_at), each.client, _told(each))]
 
 
 def _told(update: SessionUpdate) -> str:
