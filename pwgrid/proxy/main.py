@@ -19,9 +19,8 @@ from pwgrid.common import log as logging
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.tasks import BackgroundTasks, first_of
-from pwgrid.common.trace_export import Traces
-from pwgrid.common.trace_export import start as start_traces
 from pwgrid.control.child_side import ChildSide
+from pwgrid.proxy import client_traces
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.client_traces import ClientTraces
@@ -84,7 +83,7 @@ class GridServer(uvicorn.Server):
 class Proxy:
     """One proxy, from the fork to its end."""
 
-    def __init__(self, boot: ProxyArguments, traces: Traces | None = None) -> None:
+    def __init__(self, boot: ProxyArguments, traces: ClientTraces | None = None) -> None:
         self.boot = boot
         self._room = room_for_clients(boot.settings)
         # Each waiting client keeps a descriptor; half of them are left for all other connections.
@@ -96,12 +95,11 @@ class Proxy:
         self.queue = self.selector.queue
         self.queue.on_change = self._on_waiting
         self._tell_waiting: asyncio.TimerHandle | None = None
-        client_traces = None if traces is None else ClientTraces(traces, self.settings.log_run_names)
-        self.handoffs = Handoffs(boot.runtime, self.selector, client_traces)
+        self.handoffs = Handoffs(boot.runtime, self.selector, traces)
         self.access = access_of(boot)
         self.readiness = Readiness(self.settings, self.roster, self.registry)
         self.gateway = Gateway(self.settings, self.roster, self.selector, self.handoffs, self.access, self.readiness)
-        self.gateway.traces = client_traces
+        self.gateway.traces = traces
         self.master = AskMaster(boot.runtime / "control.sock")
         self.feed = Feed(self)
         self.gateway.refusal_log.on_line = self.feed.events.refused
@@ -347,7 +345,7 @@ def access_of(boot: ProxyArguments) -> Access:
 def run_proxy(boot: ProxyArguments) -> int:
     """Runs the proxy role in the forked child. Returns the exit code."""
     logging.bind("proxy")
-    traces = start_traces("proxy", boot.settings.port)
+    traces = client_traces.start(boot.settings.port, with_names=boot.settings.log_run_names)
 
     async def live() -> int:
         return await Proxy(boot, traces).run()

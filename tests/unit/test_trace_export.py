@@ -1,7 +1,6 @@
 """Who asks for traces, what keeps them from being made, and how little the log says of spans that nobody takes."""
 
 import logging
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -10,7 +9,7 @@ from click.testing import CliRunner
 
 from pwgrid.cli.main import main
 from pwgrid.common import trace_export
-from pwgrid.proxy.client_traces import ClientTraces, attempting
+from pwgrid.proxy import client_traces
 from pwgrid.settings.load import load
 from pwgrid.setup.doctor import _traces as traces_of
 
@@ -59,7 +58,7 @@ def test_what_keeps_traces_from_being_made_is_said_with_what_to_do(more: dict[st
     assert load(None, {**environ, "OTEL_SDK_DISABLED": "true"}, {}).warnings == ()
     with mock.patch.dict("os.environ", environ):
         (finding,) = traces_of()
-        assert trace_export.start("proxy", 8080) is None
+        assert client_traces.start(8080, with_names=True) is None
     assert (finding.level, finding.found.startswith(found), bool(finding.to_do)) == ("warn", True, True)
 
 
@@ -90,7 +89,7 @@ def test_a_process_whose_tracer_cannot_be_made_goes_without() -> None:
     environ = {**ASKED, "OTEL_BSP_MAX_QUEUE_SIZE": "-1"}
     try:
         with mock.patch.dict("os.environ", environ), structlog.testing.capture_logs() as lines:
-            assert trace_export.start("proxy", 8080) is None
+            assert client_traces.start(8080, with_names=True) is None
     finally:
         logger.handlers, logger.propagate = handlers, propagates
     ((event, error),) = ((line["event"], line["error"]) for line in lines)
@@ -101,12 +100,12 @@ def test_a_process_whose_tracer_cannot_be_made_goes_without() -> None:
 def test_complaints_of_the_sdk_are_one_line_now_and_then_that_counts_the_others() -> None:
     logger = logging.Logger("opentelemetry.test")
     with structlog.contextvars.bound_contextvars(role="proxy", of="p1"):
-        logger.addHandler(trace_export._SdkLog())
+        logger.addHandler(client_traces._SdkLog())
     with mock.patch("time.monotonic", return_value=1000.0) as clock, structlog.testing.capture_logs() as lines:
         for number in range(5):
             logger.error("Failed to export %s", number)
         logger.info("not worth a line")
-        clock.return_value += trace_export.QUIET_S
+        clock.return_value += client_traces.QUIET_S
         logger.warning("Queue full")
     assert [(line["why"], line["more_since_the_last_line"]) for line in lines] == [
         ("Failed to export 0", 0),
@@ -130,9 +129,7 @@ def test_complaints_of_the_sdk_are_one_line_now_and_then_that_counts_the_others(
 def test_a_client_says_once_what_it_is_part_of_or_not_at_all(
     headers: list[tuple[str, str]], carrier: dict[str, str]
 ) -> None:
-    begun: Any = mock.Mock()
-    with attempting(ClientTraces(begun, with_names=True), "connect", headers):
+    with mock.patch.object(client_traces, "Attempt") as made, client_traces.attempting(mock.Mock(), "connect", headers):
         pass
-    (call,) = begun.begin.call_args_list
-    name, given = call.args
+    _, name, given = made.call_args.args
     assert (name, {key: value for key, value in given.items() if value}) == ("connect", carrier)
