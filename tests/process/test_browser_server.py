@@ -786,8 +786,8 @@ async def test_browser_servers_leave_compiled_code_for_each_other(tmp_path: Path
         await eventually_async(
             lambda: size() > 1_000_000, "the first one has compiled playwright-core, and left it here"
         )
-        await first.server.ping()
+        assert (await first.server.canary(BOUND_S)).ok
         left = files()
     async with browser_server(code_cache=cache) as second:
-        await second.server.ping()
+        assert (await second.server.canary(BOUND_S)).ok
     assert files().items() >= left.items()

@@ -3,7 +3,8 @@
 import asyncio
 import socket
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -71,11 +72,16 @@ class Pinged:
         self._here.close()
         self.there.close()
 
-    async def ping(self) -> None:
+    @contextmanager
+    def _ask(self, _question: object, _answer_kind: str) -> Iterator[asyncio.Future[bytes]]:
         if self.first.is_set():
             self.second.set()
         self.first.set()
-        await asyncio.get_running_loop().sock_recv(self._here, 1)
+        answer = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(self._here, 1))
+        try:
+            yield answer
+        finally:
+            answer.cancel()
 
 
 async def test_a_browser_server_that_answers_no_ping_is_hung() -> None:

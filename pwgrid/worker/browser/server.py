@@ -242,23 +242,16 @@ class BrowserServer:
                 return CanaryResult(said["ok"], said["error"] or "", said["ms"])
         return CanaryResult(False, "the browser server does not answer", round(timeout_s * 1000))
 
-    async def ping(self) -> None:
-        """Returns when the launcher has answered. Has no timeout of its own, even if the launcher is gone."""
-        with self._ask({"do": "ping"}, "pong") as answer:
-            await answer
-
     async def wait_until_hung(self, limit_s: float) -> None:
         """Pings the launcher; returns when it has left a ping unanswered for `limit_s`: it is hung, or gone."""
         loop = asyncio.get_running_loop()
         while True:
-            silence, pong = FrozenPeerDetector(limit_s, loop.time()), asyncio.create_task(self.ping())
-            try:
+            silence = FrozenPeerDetector(limit_s, loop.time())
+            with self._ask({"do": "ping"}, "pong") as pong:
                 while not pong.done():
                     await asyncio.wait([pong], timeout=silence.look_at - loop.time())
                     if not pong.done() and silence.is_over(loop.time()):
                         return
-            finally:
-                pong.cancel()
             await asyncio.sleep(PING_S)
 
     async def wait_until_sick(
