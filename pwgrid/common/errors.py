@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pwgrid.common.launch_failure import why
 from pwgrid.common.wording import counted
 
 
@@ -64,16 +63,6 @@ class BrowserMissing(GridError):
     def __init__(self, what: str, to_do: str = "") -> None:
         super().__init__(f"{what}: {to_do}" if to_do else what)
         self.what = what
-
-
-class BrowserLaunchError(GridError):
-    """A browser or its browser server did not start. `evidence` is its own output, word for word; `reason` is one line
-    of that, without paths and pids."""
-
-    def __init__(self, evidence: str, what: str = "the browser") -> None:
-        self.evidence = evidence
-        self.reason = why(evidence) or "it gave no reason"
-        super().__init__(f"{what} did not start: {self.reason}")
 
 
 class BrowserServerGone(GridError):

@@ -1,4 +1,4 @@
-"""Finds one line that says why a browser did not start in all that it and Playwright printed. Starts nothing.
+"""Why a browser did not start: the error, and the one line for it in all that the browser and Playwright printed.
 
 Clients see that line, too: it holds no path of this host and no pid. The full text goes to the log, at debug.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Final
+
+from pwgrid.common.errors import GridError
 
 MAX_CHARACTERS: Final = 200
 
@@ -43,6 +45,16 @@ _PLAYWRIGHTS_OWN: Final = re.compile(
 )
 _PATH: Final = re.compile(r"(?<![\w.:/])(?:(?:unix|file):)?/+(?:[^\s/'\",:;]+/+)*([^\s/'\",:;]*)")
 _PID: Final = re.compile(r"\bpid[= ]\d+")
+
+
+class BrowserLaunchError(GridError):
+    """A browser or its browser server did not start. `evidence` is its own output, word for word; `reason` is one line
+    of that, without paths and pids."""
+
+    def __init__(self, evidence: str, what: str = "the browser") -> None:
+        self.evidence = evidence
+        self.reason = why(evidence) or "it gave no reason"
+        super().__init__(f"{what} did not start: {self.reason}")
 
 
 def why(said: str) -> str:

@@ -15,7 +15,8 @@ from typing import Final, Literal
 
 from playwright._impl._driver import compute_driver_executable
 
-from pwgrid.common.errors import BrowserLaunchError, BrowserMissing, GridError
+from pwgrid.common.errors import BrowserMissing, GridError
+from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.settings.model import NAMES_A_REDIS, Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.setup.ffmpeg import ensure_ffmpeg

@@ -13,8 +13,8 @@ import uvloop
 
 from pwgrid import __version__
 from pwgrid.common import log as logging
-from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone, RegistryUnavailable
-from pwgrid.common.launch_failure import why
+from pwgrid.common.errors import BrowserServerGone, RegistryUnavailable
+from pwgrid.common.launch_failure import BrowserLaunchError, why
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.tasks import BackgroundTasks, first_of
 from pwgrid.common.worker_lifecycle import WorkerEvent, advance

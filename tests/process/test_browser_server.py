@@ -23,7 +23,8 @@ from playwright.async_api import async_playwright
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone
+from pwgrid.common.errors import BrowserServerGone
+from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect.handoff import clear_marks, is_served
 from pwgrid.worker.browser.launch import LaunchSpec

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pwgrid.common.errors import BrowserLaunchError, BrowserMissing, GridError
+from pwgrid.common.errors import BrowserMissing, GridError
+from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolTable
 from pwgrid.setup import browsers as setup_browsers

@@ -4,7 +4,8 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
-from pwgrid.common.errors import BrowserLaunchError, BrowserMissing
+from pwgrid.common.errors import BrowserMissing
+from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.settings.model import Settings
 from pwgrid.setup.browsers import launch_once

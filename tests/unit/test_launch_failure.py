@@ -2,8 +2,7 @@
 
 import pytest
 
-from pwgrid.common.errors import BrowserLaunchError
-from pwgrid.common.launch_failure import MAX_CHARACTERS, why, without_places
+from pwgrid.common.launch_failure import MAX_CHARACTERS, BrowserLaunchError, why, without_places
 
 CALL_LOG = """
 <launching> /usr/lib/chromium/chromium --no-sandbox --user-data-dir=/run/pwgrid/8080/w/0a1b2c3d/tmp/profile-x

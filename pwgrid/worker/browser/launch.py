@@ -14,7 +14,7 @@ from typing import Final
 
 from playwright._impl._driver import compute_driver_executable
 
-from pwgrid.common.errors import BrowserLaunchError
+from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.worker.browser.find import FoundBrowser

@@ -19,7 +19,8 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import psutil
 import structlog
 
-from pwgrid.common.errors import BrowserLaunchError, BrowserServerGone
+from pwgrid.common.errors import BrowserServerGone
+from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.control.frozen_peer import FrozenPeerDetector
 from pwgrid.runtime.browser_process_tree import Tree, process_table
 from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, spawn, temporary
