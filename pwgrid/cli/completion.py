@@ -12,8 +12,8 @@ import click
 from click.shell_completion import get_completion_class
 
 from pwgrid.common.atomic_write import READABLE, rewrite, write_whole
-from pwgrid.common.directories import home
 from pwgrid.common.errors import GridError
+from pwgrid.common.home_and_shipped_files import home
 
 _SHELLS: Final = ("bash", "zsh", "fish")
 _MARK: Final = "# pwgrid completion"

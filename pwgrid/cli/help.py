@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from pwgrid.common.directories import resource_dir
 from pwgrid.common.errors import GridError
+from pwgrid.common.home_and_shipped_files import resource_dir
 
 
 @click.command()

@@ -13,8 +13,8 @@ import structlog
 
 import pwgrid
 from pwgrid.common import log as logging
-from pwgrid.common.directories import resource_dir
 from pwgrid.common.errors import BrowserMissing
+from pwgrid.common.home_and_shipped_files import resource_dir
 from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings

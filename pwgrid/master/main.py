@@ -27,10 +27,10 @@ from pwgrid.master.policy.worker_plan import Limits
 from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.reload import Reload
-from pwgrid.master.reports import Reports
 from pwgrid.master.shutdown_order import Shutdown, ShutdownPhase, Step
 from pwgrid.master.signal_queue import SignalQueue, has_terminal
 from pwgrid.master.start_new_version import KeptOpen, VersionChange, execute
+from pwgrid.master.status_and_progress import Reports
 from pwgrid.master.workers.all_workers import Workers
 from pwgrid.master.workers.clean_up import SHORTAGE_S
 from pwgrid.runtime.browser_process_tree import reap_orphans

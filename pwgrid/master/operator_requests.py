@@ -17,9 +17,9 @@ from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy import validate_reports
 from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.master.reload import Reload
-from pwgrid.master.reports import Reports
 from pwgrid.master.shutdown_order import Shutdown
 from pwgrid.master.start_new_version import VersionChange
+from pwgrid.master.status_and_progress import Reports
 from pwgrid.master.workers.all_workers import Workers
 from pwgrid.master.workers.one_worker import ManagedWorker
 from pwgrid.settings.model import DEFAULT, NO_POOL

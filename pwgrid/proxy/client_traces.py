@@ -20,7 +20,7 @@ import structlog
 
 from pwgrid import __version__
 from pwgrid.common.session_lifecycle import SessionStatus
-from pwgrid.common.trace_export import asked_by, fault
+from pwgrid.common.trace_settings import asked_by, fault
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import WorkerView
 from pwgrid.proxy.select.queue import ClientGone, Ticket

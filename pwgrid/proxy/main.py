@@ -24,9 +24,9 @@ from pwgrid.proxy import client_traces
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.client_traces import ClientTraces
-from pwgrid.proxy.connect.client_until_handoff import ConnectingClient
-from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, Handoffs, tune
-from pwgrid.proxy.connect.http_connections import IdleConnections, ProtocolChooser
+from pwgrid.proxy.connect.client_to_worker import ConnectingClient
+from pwgrid.proxy.connect.handoff_link import HANDOFF_TIMEOUT_S, Handoffs, tune
+from pwgrid.proxy.connect.http_or_upgrade import IdleConnections, ProtocolChooser
 from pwgrid.proxy.connect.slot_or_refusal import Gateway
 from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.policy.access import Access

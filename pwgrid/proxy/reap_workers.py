@@ -14,7 +14,7 @@ from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.types import BrowserType
 from pwgrid.registry.records import Reaped
 from pwgrid.registry.registry import Registry
-from pwgrid.registry.session_updates import SessionRecordWriter, SpoolFile, read_spool_files
+from pwgrid.registry.session_updates_until_written import SessionRecordWriter, SpoolFile, read_spool_files
 
 log = structlog.get_logger()
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pwgrid.common.directories import resource_dir
 from pwgrid.common.errors import GridError
+from pwgrid.common.home_and_shipped_files import resource_dir
 
 SERVER_VARIABLE: Final = "PWGRID_REDIS_SERVER"
 SERVER_NAMES: Final = ("redis-server", "valkey-server")

@@ -31,7 +31,7 @@ from pwgrid.registry.records import (
 )
 from pwgrid.registry.redis_client import Argument, RedisClient, Reply, Subscription, glob_escape
 from pwgrid.registry.scripts import SCRIPTS
-from pwgrid.registry.session_updates import SessionUpdate
+from pwgrid.registry.session_updates_until_written import SessionUpdate
 from pwgrid.settings.model import Settings
 
 _PAGE_CHUNK: Final = 200

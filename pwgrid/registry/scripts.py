@@ -10,7 +10,7 @@ from typing import Final
 
 import hiredis
 
-from pwgrid.common.directories import resource_dir
+from pwgrid.common.home_and_shipped_files import resource_dir
 
 _NEEDS_LIBRARY: Final = "Needs lib.lua."
 _SHARED_PART: Final = re.compile(r"-- \[shared: (\w+)\]\n(.*?)-- \[end: \1\]\n", re.DOTALL)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource
 
-from pwgrid.common import trace_export
+from pwgrid.common import trace_settings
 from pwgrid.common.errors import ConfigError, Violation
 from pwgrid.common.wording import did_you_mean
 from pwgrid.settings.environment_variables import find_strays, set_variables
@@ -97,7 +97,7 @@ def load(
     settings = draft.finished(has_tokens=tokens_file is not None and os.path.exists(tokens_file))
     again = partial(load, config_file, dict(environ), dict(flags), private=private)
     warnings = tuple(_warnings(settings, draft.sources, path))
-    if (fault := trace_export.fault(environ)) is not None:
+    if (fault := trace_settings.fault(environ)) is not None:
         warnings += (str(fault),)
     if tokens_file is not None and os.path.exists(tokens_file) and not os.access(tokens_file, os.R_OK):
         warnings += (f"this user may not read {tokens_file}: clients are refused; name another file by --config",)

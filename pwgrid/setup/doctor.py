@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from playwright._impl._driver import compute_driver_executable
 
-from pwgrid.common import trace_export
+from pwgrid.common import trace_settings
 from pwgrid.common.errors import AlreadyRunning, GridError
 from pwgrid.common.redis_url import shown
 from pwgrid.master.listener import why_no_listening
@@ -218,9 +218,9 @@ def _port(settings: Settings) -> Finding:
 
 def _traces() -> Iterator[Finding]:
     """Nothing where nobody asks for them."""
-    if (variable := trace_export.asked_by(os.environ)) is None:
+    if (variable := trace_settings.asked_by(os.environ)) is None:
         return
-    fault = trace_export.fault(os.environ)
+    fault = trace_settings.fault(os.environ)
     good = f"they go where {variable} says"
     yield Finding("traces", "warn", *fault) if fault else Finding("traces", "good", good)
 

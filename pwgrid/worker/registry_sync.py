@@ -14,7 +14,12 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason, how_ended
 from pwgrid.registry.records import HeartbeatReply, WorkerRecord
 from pwgrid.registry.registry import Registry
-from pwgrid.registry.session_updates import SessionEnd, SessionRecordWriter, SessionUpdate, write_spool_file
+from pwgrid.registry.session_updates_until_written import (
+    SessionEnd,
+    SessionRecordWriter,
+    SessionUpdate,
+    write_spool_file,
+)
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import SessionClosed
 from pwgrid.worker.leases import End, Lease

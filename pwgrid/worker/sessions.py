@@ -134,7 +134,7 @@ class Sessions:
         assert self.server is not None
         session_id = client.session.session_id
         with contextlib.suppress(OSError):  # a Unix socket, or a client that has left: the browser server reports that
-            # Marks that this worker is about to pass the client on (pwgrid/proxy/connect/handoff.py).
+            # Marks that this worker is about to pass the client on (pwgrid/proxy/connect/handoff_link.py).
             client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 1)
         handed_over = self.server.hand_over(client)
         self._on_offered()

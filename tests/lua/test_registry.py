@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from pwgrid.common import directories
+from pwgrid.common import home_and_shipped_files
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.registry.blocking_reads import SessionWatch, snapshot
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Registry
-from pwgrid.registry.session_updates import SessionEnd, SessionUpdate
+from pwgrid.registry.session_updates_until_written import SessionEnd, SessionUpdate
 from pwgrid.settings.model import Settings
 from tests.support.redis import RedisServer
 
@@ -492,7 +492,7 @@ async def test_a_process_that_connects_reads_neither_scripts_nor_versions_from_t
     def fails(name: str) -> None:
         raise AssertionError(f"{name} is looked up")
 
-    monkeypatch.setattr(directories, "resource_dir", fails)
+    monkeypatch.setattr(home_and_shipped_files, "resource_dir", fails)
     monkeypatch.setattr("pwgrid.registry.scripts.resource_dir", fails)
     monkeypatch.setattr("importlib.metadata.version", fails)
     registry = Registry(own_redis.url, Settings(redis_timeout=BOUND_S))

@@ -26,7 +26,7 @@ from websockets.exceptions import ConnectionClosed
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.connect.handoff import clear_marks, is_served
+from pwgrid.proxy.connect.handoff_link import clear_marks, is_served
 from pwgrid.worker.browser.launch import LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer, SessionClosed, ending
 from tests.support import stand_in_proxy

@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 from websockets.sync.client import connect as page
 
-from pwgrid.proxy.connect.handoff import Handoffs
+from pwgrid.proxy.connect.handoff_link import Handoffs
 from tests.conftest import counters_are_exact
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually, running_grid
 from tests.support.handoff_relay import HandoffRelay, handoff_relay

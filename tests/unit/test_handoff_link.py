@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
-from pwgrid.proxy.connect import handoff
-from pwgrid.proxy.connect.client_until_handoff import MAX_EARLY_BYTES
-from pwgrid.proxy.connect.handoff import (
+from pwgrid.proxy.connect import handoff_link
+from pwgrid.proxy.connect.client_to_worker import MAX_EARLY_BYTES
+from pwgrid.proxy.connect.handoff_link import (
     HandoffFailure,
     Handoffs,
     clear_marks,
@@ -24,7 +24,7 @@ from pwgrid.proxy.connect.handoff import (
     is_served,
     may_be_served,
 )
-from pwgrid.proxy.connect.http_connections import MAX_HEAD_BYTES
+from pwgrid.proxy.connect.http_or_upgrade import MAX_HEAD_BYTES
 from pwgrid.proxy.policy.refusal import Refusal
 
 WORKER = "a1b2c3d4"
@@ -242,8 +242,8 @@ async def test_what_a_dead_worker_was_never_sent_can_be_with_nobody(worker: Work
 async def test_a_yes_in_the_last_moment_leaves_it_open_whether_the_browser_server_says_no(
     worker: Worker, sock: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handoff, "HANDOFF_TIMEOUT_S", 0.0)
-    monkeypatch.setattr(handoff, "_LATE_ANSWER_S", BOUND_S)
+    monkeypatch.setattr(handoff_link, "HANDOFF_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(handoff_link, "_LATE_ANSWER_S", BOUND_S)
     answered = worker.offer("s1", sock)
     await worker.packet()
     worker.say(session="s1", refused=None)
@@ -262,8 +262,8 @@ async def test_where_no_worker_listens_the_socket_has_gone_nowhere(worker: Worke
 async def test_a_worker_that_does_not_answer_is_silent_until_it_does(
     worker: Worker, sock: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handoff, "HANDOFF_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(handoff, "_LATE_ANSWER_S", 0.05)
+    monkeypatch.setattr(handoff_link, "HANDOFF_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(handoff_link, "_LATE_ANSWER_S", 0.05)
     first, second = worker.offer("s1", sock), worker.offer("s2", sock)
     async with asyncio.timeout(BOUND_S):
         failures = [each for each in await asyncio.gather(first, second) if isinstance(each, HandoffFailure)]
@@ -314,8 +314,8 @@ async def test_a_worker_that_was_full_is_so_no_more_when_its_link_is_closed(
 async def test_what_a_silent_worker_was_never_sent_can_be_with_nobody(
     worker: Worker, sock: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handoff, "HANDOFF_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(handoff, "_LATE_ANSWER_S", 0.05)
+    monkeypatch.setattr(handoff_link, "HANDOFF_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(handoff_link, "_LATE_ANSWER_S", 0.05)
     answers = [worker.offer(f"s{number}", sock, {"user-agent": "x" * 30_000}) for number in range(40)]
     async with asyncio.timeout(BOUND_S):
         failures = [each for each in await asyncio.gather(*answers) if isinstance(each, HandoffFailure)]
@@ -328,8 +328,8 @@ async def test_a_silent_worker_hears_later_what_it_was_asked_and_is_offered_nobo
     worker: Worker, sock: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The question may return a lease that it has kept."""
-    monkeypatch.setattr(handoff, "HANDOFF_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(handoff, "_LATE_ANSWER_S", 0.05)
+    monkeypatch.setattr(handoff_link, "HANDOFF_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(handoff_link, "_LATE_ANSWER_S", 0.05)
     answers = [worker.offer(f"s{number}", sock, {"user-agent": "x" * 30_000}) for number in range(40)]
     await asyncio.sleep(0)  # all are offered, and the link is full
     with pytest.raises(HandoffFailure):
@@ -472,8 +472,8 @@ async def test_a_question_fails_with_its_worker_or_after_a_while(
     worker.link.close()
     with pytest.raises(HandoffFailure, match="the worker is gone"):
         await asked
-    monkeypatch.setattr(handoff, "HANDOFF_TIMEOUT_S", 0.0)
-    monkeypatch.setattr(handoff, "_LATE_ANSWER_S", 0.0)
+    monkeypatch.setattr(handoff_link, "HANDOFF_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(handoff_link, "_LATE_ANSWER_S", 0.0)
     with pytest.raises(HandoffFailure, match="does not answer"):
         await worker.handoffs.ask(WORKER, {"do": "return", "id": "l1"})
 
@@ -481,8 +481,8 @@ async def test_a_question_fails_with_its_worker_or_after_a_while(
 async def test_a_worker_that_does_not_answer_a_question_is_silent_until_it_does(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handoff, "HANDOFF_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(handoff, "_LATE_ANSWER_S", 0.05)
+    monkeypatch.setattr(handoff_link, "HANDOFF_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(handoff_link, "_LATE_ANSWER_S", 0.05)
     with pytest.raises(HandoffFailure):
         await worker.handoffs.ask(WORKER, {"do": "take", "id": "l1"})
     assert worker.heard.said == [f"{WORKER} silent"]

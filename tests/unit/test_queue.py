@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
-from pwgrid.proxy.select.queue import ClientGone, Queue, Ticket, line_full
+from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, line_full
+from pwgrid.proxy.select.queue import ClientGone, Queue, Ticket
 from pwgrid.settings.model import Settings
 
 FOREVER = float("inf")
@@ -331,7 +331,7 @@ async def test_a_line_is_full_for_borrowers_before_it_is_for_others_and_for_one_
     async def is_refused(ticket: Ticket, limit: str, most: int, length: int, position: int) -> bool:
         with pytest.raises(Refusal) as caught:
             await queue.acquire(ticket)
-        return caught.value.body() == line_full(ticket, limit, most, length, position).body()
+        return caught.value.body() == line_full(ticket.pool, ticket.run, limit, most, length, position).body()
 
     tasks = await stand_in_line(queue, *(of_run(name, "red", borrows=True) for name in ("r1", "r2")))
     assert await is_refused(of_run("r3", "red", borrows=True), "run", 2, 2, 3)

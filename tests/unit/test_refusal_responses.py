@@ -5,14 +5,9 @@ from typing import Any
 
 import pytest
 
-from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, no_capacity, stopping
-from pwgrid.proxy.select.queue import Ticket, line_full, waited_in_vain
+from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, line_full, no_capacity, stopping, waited_in_vain
 from pwgrid.settings.model import Settings
 from tests.unit.test_connect_request import decided, headers, policy
-
-
-def ticket(*, borrows: bool = False, run: str = "") -> Ticket:
-    return Ticket("a", "firefox", "firefox", None, "client", 0.0, borrows=borrows, run=run)
 
 
 def answer(refusal: Refusal) -> tuple[list[bytes], dict[str, Any]]:
@@ -28,7 +23,7 @@ def answer(refusal: Refusal) -> tuple[list[bytes], dict[str, Any]]:
 def test_who_waited_in_vain_is_told_how_many_wait_how_to_get_slots_and_when_to_come_back(
     waiting: int, others: str
 ) -> None:
-    head, body = answer(waited_in_vain(ticket(), Settings(), waiting + 1, 1))
+    head, body = answer(waited_in_vain(Settings(), "firefox", waiting + 1, 1, borrows=False))
     assert body["error"] == (
         f"no firefox slot came free within 5 s: {others}; use fewer clients at once, add workers "
         "(pwgrid scale firefox=N) or slots (MAX_CONCURRENT_SESSIONS), or raise WORKER_SELECT_TIMEOUT"
@@ -38,13 +33,13 @@ def test_who_waited_in_vain_is_told_how_many_wait_how_to_get_slots_and_when_to_c
 
 
 def test_the_body_says_why_how_long_the_line_is_and_where_the_client_stood() -> None:
-    _, body = answer(waited_in_vain(ticket(), Settings(), 12, 3))
+    _, body = answer(waited_in_vain(Settings(), "firefox", 12, 3, borrows=False))
     del body["error"]
     assert body == {"retryAfterS": 30, "reason": "waited too long", "queueLength": 12, "position": 3}
 
 
 def test_who_borrows_is_told_of_its_own_settings() -> None:
-    _, body = answer(waited_in_vain(ticket(borrows=True), Settings(), 1, 1))
+    _, body = answer(waited_in_vain(Settings(), "firefox", 1, 1, borrows=True))
     assert "within 30 s" in body["error"]
     assert body["error"].endswith("or raise BORROW_QUEUE_TIMEOUT")
 
@@ -67,7 +62,7 @@ def test_who_borrows_is_told_of_its_own_settings() -> None:
     ],
 )
 def test_a_full_line_says_what_it_is_full_of(limit: str, reason: str, sentence: str) -> None:
-    head, body = answer(line_full(ticket(borrows=True, run="Smoke 12"), limit, 7, 20, 4))
+    head, body = answer(line_full("firefox", "Smoke 12", limit, 7, 20, 4))
     assert b"Retry-After: 30" in head
     assert body == {"error": sentence, "retryAfterS": 30, "reason": reason, "queueLength": 20, "position": 4}
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from pwgrid.proxy.connect.handoff import SILENT
+from pwgrid.proxy.connect.handoff_link import SILENT
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Ticket
 from pwgrid.proxy.select.selector import Selector

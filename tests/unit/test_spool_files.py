@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pwgrid.registry.session_updates import SessionEnd, SessionUpdate, read_spool_files, write_spool_file
+from pwgrid.registry.session_updates_until_written import SessionEnd, SessionUpdate, read_spool_files, write_spool_file
 
 END = SessionEnd("completed", "client disconnected", 2.0, 3, 4)
 UPDATES = (

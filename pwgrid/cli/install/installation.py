@@ -18,8 +18,8 @@ import click
 import pwgrid
 from pwgrid.cli.install.make_and_remove import Command, Directory, Handover, Record, Step, TextFile, User, Wait
 from pwgrid.cli.own_command import by_path, on_path
-from pwgrid.common.directories import home, resource_dir
 from pwgrid.common.errors import BrowserMissing, GridError
+from pwgrid.common.home_and_shipped_files import home, resource_dir
 from pwgrid.master.listener import why_no_listening
 from pwgrid.settings.load import TOKENS_NAME, load
 from pwgrid.settings.model import Settings, is_loopback

@@ -16,8 +16,8 @@ from typing import Any, Final
 from pwgrid.cli.install.installation import SERVICE_USER, Installation, Service, with_lines
 from pwgrid.cli.install.make_and_remove import Command, Step, TextFile, Wait, uid_of
 from pwgrid.cli.own_command import by_path
-from pwgrid.common.directories import resource_dir
 from pwgrid.common.errors import GridError
+from pwgrid.common.home_and_shipped_files import resource_dir
 from pwgrid.runtime.directory import base_of
 from pwgrid.settings.model import reachable
 

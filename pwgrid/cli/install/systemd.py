@@ -7,7 +7,7 @@ from typing import Final
 
 from pwgrid.cli.install.installation import Installation, InstallOptions, Service, with_lines
 from pwgrid.cli.install.make_and_remove import Command, Record, Step, TextFile
-from pwgrid.common.directories import resource_dir
+from pwgrid.common.home_and_shipped_files import resource_dir
 
 _SERVICE: Final = "pwgrid.service"
 _SOCKET: Final = "pwgrid.socket"

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.security import HTTPBearer
 
 from pwgrid import __version__
-from pwgrid.proxy.api import pages
+from pwgrid.proxy.api import dashboard_and_docs_files, not_a_websocket
 from pwgrid.proxy.api.dashboard import live_routes
 from pwgrid.proxy.api.errors import HANDLERS, problems
 from pwgrid.proxy.api.grid import health_routes, operator_routes, pool_command_routes
@@ -41,7 +41,8 @@ def create_app(grid: "Proxy", access: Access) -> FastAPI:
     }
     routers: list[tuple[APIRouter, dict[str, Any]]] = [
         (health_routes(grid), {}),
-        (pages.router, {}),
+        (not_a_websocket.router, {}),
+        (dashboard_and_docs_files.router, {}),
         (session_routes(grid), takes_token),  # its security scheme is for /docs
         (lease_routes(grid), takes_token),
         (operator_routes(grid), takes_token),

@@ -24,10 +24,10 @@ from pwgrid.proxy.api.errors import problems
 from pwgrid.proxy.api.models import Cursor, NoneIfEmpty, PageSize
 from pwgrid.proxy.api.request_checks import NEEDS_CLIENT, BoundedBody, Client, address_of
 from pwgrid.proxy.client_traces import Attempt, attempting
-from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, HandoffFailure
+from pwgrid.proxy.connect.handoff_link import HANDOFF_TIMEOUT_S, HandoffFailure
 from pwgrid.proxy.connect.slot_or_refusal import SUCCESSOR_S, Gateway
+from pwgrid.proxy.policy.accept_or_refuse import run_name
 from pwgrid.proxy.policy.access import Identity
-from pwgrid.proxy.policy.connect_request import run_name
 from pwgrid.proxy.policy.refusal import Refusal, no_capacity
 from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.select.queue import ClientGone, Ticket

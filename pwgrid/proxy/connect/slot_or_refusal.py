@@ -9,10 +9,10 @@ from typing import Final
 
 from pwgrid.proxy.client_traces import Attempt, ClientTraces
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures, Pool, Waited
-from pwgrid.proxy.connect.handoff import Handoffs
+from pwgrid.proxy.connect.handoff_link import Handoffs
 from pwgrid.proxy.connect.refusal_log import RefusalLog
+from pwgrid.proxy.policy.accept_or_refuse import Policy
 from pwgrid.proxy.policy.access import Access
-from pwgrid.proxy.policy.connect_request import Policy
 from pwgrid.proxy.policy.label_match import OfferedLabels
 from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, no_capacity, stopping
 from pwgrid.proxy.policy.session_caps import cap_reached

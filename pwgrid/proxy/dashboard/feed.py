@@ -22,7 +22,7 @@ from pwgrid import __version__
 from pwgrid.common.errors import GridError, RegistryUnavailable
 from pwgrid.common.session_lifecycle import LIVE, SessionStatus
 from pwgrid.proxy.connect.refusal_log import Asked
-from pwgrid.proxy.policy.dashboard_view import Event, Sources, View, changes, happened, session_end, view
+from pwgrid.proxy.policy.dashboard_tables_and_events import Event, Sources, View, changes, happened, session_end, view
 from pwgrid.proxy.policy.refusal import registry_away
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.records import Activity, SessionRecord

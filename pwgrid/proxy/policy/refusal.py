@@ -11,6 +11,8 @@ from websockets.datastructures import Headers
 from websockets.http11 import Response
 
 from pwgrid.common.launch_failure import without_places
+from pwgrid.common.wording import counted
+from pwgrid.settings.model import Settings
 
 RETRY_AFTER_S: Final = 5
 RETRY_AFTER_STOPPING_S: Final = 30
@@ -59,6 +61,15 @@ _BY_STATUS: Final = {
     503: _R.NO_CAPACITY,
 }
 """The reason of a refusal that names none."""
+
+
+_FULL: Final = {
+    "grid": "{waiting} for a slot already: come back later, or add workers",
+    "pool": "{waiting} to borrow a {pool} slot already: come back later, add workers, or raise BORROW_QUEUE_MAX",
+    "run": "{waiting} for a {pool} slot in the run {run!r} already: let it ask for fewer at once, "
+    "or raise BORROW_QUEUE_MAX_PER_RUN",
+}
+"""Sentences by what a line is full of."""
 
 
 class Refusal(Exception):
@@ -120,3 +131,28 @@ def stopping() -> Refusal:
         retry_after_s=RETRY_AFTER_STOPPING_S,
         reason=RefusalReason.STOPPING,
     )
+
+
+def line_full(pool: str, run: str, limit: str, most: int, length: int, position: int) -> Refusal:
+    """503: `most` clients wait already of those that `limit` counts: all ("grid"), those who borrow from this pool
+    ("pool"), or of these the ones with the same run ("run"). `length` is the line's, `position` the client's in it."""
+    waiting = counted(most, "client waits", "clients wait")
+    reason = RefusalReason.RUN_FULL if limit == "run" else RefusalReason.QUEUE_FULL
+    return _no_place(_FULL[limit].format(waiting=waiting, pool=pool, run=run), reason, length, position)
+
+
+def waited_in_vain(settings: Settings, pool: str, length: int, position: int, *, borrows: bool) -> Refusal:
+    """503: no slot came free within the time that a client may wait."""
+    waited_s = settings.borrow_queue_timeout if borrows else settings.worker_select_timeout
+    others = counted(length - 1, "other client waits", "other clients wait") if length > 1 else "nobody else waits"
+    error = (
+        f"no {pool} slot came free within {waited_s:g} s: {others}; use fewer clients at once, add workers "
+        f"(pwgrid scale {pool}=N) or slots (MAX_CONCURRENT_SESSIONS), or raise "
+        f"{'BORROW_QUEUE_TIMEOUT' if borrows else 'WORKER_SELECT_TIMEOUT'}"
+    )
+    return _no_place(error, RefusalReason.WAITED_TOO_LONG, length, position)
+
+
+def _no_place(error: str, reason: RefusalReason, length: int, position: int) -> Refusal:
+    details = {"reason": reason.value, "queueLength": length, "position": position}
+    return Refusal(503, error, retry_after_s=RETRY_AFTER_QUEUE_S, reason=reason, details=details)

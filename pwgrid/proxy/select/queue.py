@@ -5,24 +5,15 @@ import secrets
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from pwgrid.common.types import BrowserType
-from pwgrid.common.wording import counted
 from pwgrid.proxy.policy.fair_line import FairLine, Party, Waiting
-from pwgrid.proxy.policy.refusal import RETRY_AFTER_QUEUE_S, Refusal, RefusalReason
+from pwgrid.proxy.policy.refusal import line_full, waited_in_vain
 from pwgrid.registry.records import CAPS, LEASE
 from pwgrid.settings.model import Settings
 
 Key = TypeVar("Key", bound=Hashable)
-
-_FULL: Final = {
-    "grid": "{waiting} for a slot already: come back later, or add workers",
-    "pool": "{waiting} to borrow a {pool} slot already: come back later, add workers, or raise BORROW_QUEUE_MAX",
-    "run": "{waiting} for a {pool} slot in the run {run!r} already: let it ask for fewer at once, "
-    "or raise BORROW_QUEUE_MAX_PER_RUN",
-}
-"""Sentences by what a line is full of."""
 
 
 class ClientGone(Exception):
@@ -196,7 +187,8 @@ class Queue:
             if not granted.cancelled():
                 return granted.result()  # granted, or refused, in the very turn of the deadline
             if (line := self._lines[ticket.pool]) and ticket in line:
-                raise waited_in_vain(ticket, self._settings, len(line), line.position(ticket)) from None
+                length, position = len(line), line.position(ticket)
+                raise waited_in_vain(self._settings, ticket.pool, length, position, borrows=ticket.borrows) from None
             raise self._refusal or ClientGone from None  # refused or abandoned right behind it
         finally:
             self._leave(ticket)
@@ -211,7 +203,7 @@ class Queue:
                 bounds.append(("run", self._borrowing[pool, party], settings.borrow_queue_max_per_run))
         for limit, waiting, most in bounds:
             if waiting >= most:
-                raise line_full(ticket, limit, most, len(line), line.position_of_next(party))
+                raise line_full(pool, ticket.run, limit, most, len(line), line.position_of_next(party))
         line.join(ticket, party, ticket.kind())
         self._count(ticket, 1)
 
@@ -264,29 +256,3 @@ def _add(counter: Counter[Key], key: Key, by: int) -> None:
     counter[key] += by
     if not counter[key]:
         del counter[key]
-
-
-def line_full(ticket: Ticket, limit: str, most: int, length: int, position: int) -> Refusal:
-    """503: `most` clients wait already of those that `limit` counts: all ("grid"), those who borrow from this pool
-    ("pool"), or of these the ones with the same run ("run"). `length` is the line's, `position` the client's in it."""
-    waiting = counted(most, "client waits", "clients wait")
-    error = _FULL[limit].format(waiting=waiting, pool=ticket.pool, run=ticket.run)
-    reason = RefusalReason.RUN_FULL if limit == "run" else RefusalReason.QUEUE_FULL
-    return _no_place(error, reason, length, position)
-
-
-def waited_in_vain(ticket: Ticket, settings: Settings, length: int, position: int) -> Refusal:
-    """503: no slot came free before the ticket's deadline."""
-    waited_s = settings.borrow_queue_timeout if ticket.borrows else settings.worker_select_timeout
-    others = counted(length - 1, "other client waits", "other clients wait") if length > 1 else "nobody else waits"
-    error = (
-        f"no {ticket.pool} slot came free within {waited_s:g} s: {others}; use fewer clients at once, add workers "
-        f"(pwgrid scale {ticket.pool}=N) or slots (MAX_CONCURRENT_SESSIONS), or raise "
-        f"{'BORROW_QUEUE_TIMEOUT' if ticket.borrows else 'WORKER_SELECT_TIMEOUT'}"
-    )
-    return _no_place(error, RefusalReason.WAITED_TOO_LONG, length, position)
-
-
-def _no_place(error: str, reason: RefusalReason, length: int, position: int) -> Refusal:
-    details = {"reason": reason.value, "queueLength": length, "position": position}
-    return Refusal(503, error, retry_after_s=RETRY_AFTER_QUEUE_S, reason=reason, details=details)

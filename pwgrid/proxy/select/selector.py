@@ -12,7 +12,7 @@ import structlog
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.connect.handoff import HANDOFF_TIMEOUT_S, SILENT
+from pwgrid.proxy.connect.handoff_link import HANDOFF_TIMEOUT_S, SILENT
 from pwgrid.proxy.policy.refusal import Refusal, registry_away
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue, Ticket

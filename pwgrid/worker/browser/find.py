@@ -21,8 +21,8 @@ import orjson
 from playwright._impl._driver import compute_driver_executable
 
 from pwgrid.common.atomic_write import write_whole
-from pwgrid.common.directories import home
 from pwgrid.common.errors import BrowserMissing
+from pwgrid.common.home_and_shipped_files import home
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings

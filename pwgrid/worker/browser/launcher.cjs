@@ -103,7 +103,7 @@ function takeSession({ session: id, deadline, headers, early, told }, socket) {
   // socket sends nothing. The deadline is CLOCK_MONOTONIC, as process.hrtime is.
   if (deadline && Number(process.hrtime.bigint()) / 1e9 > deadline)
     return session.end('grid', 'too late');
-  // A proxy that gets no answer knows by this mark that the browser server has its client (pwgrid/proxy/connect/handoff.py).
+  // A proxy that gets no answer knows by this mark that the browser server has its client (pwgrid/proxy/connect/handoff_link.py).
   socket.setNoDelay(true);
   if (browserGone || clients.isBrowserGoing)
     return session.refuse('browser', 'browser crashed');

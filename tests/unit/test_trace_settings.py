@@ -8,7 +8,7 @@ import structlog
 from click.testing import CliRunner
 
 from pwgrid.cli.main import main
-from pwgrid.common import trace_export
+from pwgrid.common import trace_settings
 from pwgrid.proxy import client_traces
 from pwgrid.settings.load import load
 from pwgrid.setup.doctor import _traces as traces_of
@@ -32,8 +32,8 @@ ASKED = {"OTEL_EXPORTER_OTLP_ENDPOINT": URL}
     ],
 )
 def test_the_standard_variables_ask_for_traces(environ: dict[str, str], variable: str | None) -> None:
-    assert trace_export.asked_by(environ) == variable
-    assert trace_export.fault(environ) is None
+    assert trace_settings.asked_by(environ) == variable
+    assert trace_settings.fault(environ) is None
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_where_the_extra_is_missing_config_check_says_what_to_install_and_finds_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(trace_export, "_EXPORTER", "no-such-package")
+        patch.setattr(trace_settings, "_EXPORTER", "no-such-package")
         done = CliRunner().invoke(main, ["config", "check"], env={"PWGRID_CONFIG": None, **ASKED})
         assert done.exit_code == 0
         assert "warning: no traces" in done.stderr

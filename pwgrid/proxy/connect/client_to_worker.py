@@ -17,10 +17,11 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request
 
 from pwgrid.proxy.client_traces import Attempt, attempting
-from pwgrid.proxy.connect.handoff import HandoffFailure, clear_marks, may_be_served
+from pwgrid.proxy.connect.handoff_link import HandoffFailure, clear_marks, may_be_served
+from pwgrid.proxy.connect.http_or_upgrade import parse_head
 from pwgrid.proxy.connect.slot_or_refusal import SUCCESSOR_S, Gateway
+from pwgrid.proxy.policy.accept_or_refuse import ConnectRequest, LeasePath, browser_server_headers, decide
 from pwgrid.proxy.policy.access import Address
-from pwgrid.proxy.policy.connect_request import ConnectRequest, LeasePath, browser_server_headers, decide, parse_head
 from pwgrid.proxy.policy.refusal import Refusal, no_capacity
 from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.select.queue import ClientGone, Ticket

@@ -1,8 +1,5 @@
-"""What plain requests get at paths that are not the API's: the dashboard's page, the API's documentation at /docs, and
-a hint at a client's endpoint. None of it takes a token: it is code and words, and no data of this grid.
-
-All files come from here, so that browsers ask no other host.
-"""
+"""The files of the dashboard's page, and of the API's documentation at /docs. None of it takes a token: it is code and
+words, and no data of this grid. All files come from here, so that browsers ask no other host."""
 
 from __future__ import annotations
 
@@ -18,9 +15,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from pwgrid.proxy import dashboard
-from pwgrid.proxy.api.errors import refused
 from pwgrid.proxy.api.request_checks import OPEN_TO_ALL
-from pwgrid.proxy.policy.connect_request import CONNECT_HINT
 from pwgrid.proxy.policy.refusal import Refusal
 
 _DASHBOARD: Final = Path(dashboard.__file__).with_name("static")
@@ -56,31 +51,6 @@ _OF_DOCS: Final = {
 router: Final = APIRouter(dependencies=[OPEN_TO_ALL], include_in_schema=False)
 
 
-@router.api_route("/", methods=["GET", "HEAD", "POST"])
-@router.get("/playwright/{path:path}")
-@router.get("/lease/{path:path}")
-async def hint(request: Request) -> Response:
-    """Answers requests that are no WebSocket upgrade: a browser at / gets the dashboard, all others a hint."""
-    # fetch() and command line tools ask for no HTML.
-    wants_page = request.method != "POST" and "text/html" in request.headers.get("accept", "").lower()
-    if request.url.path == "/" and wants_page:
-        return _file_of_dashboard("index.html", request)
-    return refused(Refusal(426, CONNECT_HINT, headers=(("Upgrade", "websocket"), ("Connection", "Upgrade"))))
-
-
-@router.get("/json")
-async def endpoint() -> dict[str, str]:
-    """Answers as `playwright run-server` does: a client whose endpoint begins with http asks for it."""
-    return {"wsEndpointPath": "/"}
-
-
-@router.get("/json/version")
-@router.get("/json/version/")
-async def devtools_endpoint(request: Request) -> dict[str, str]:
-    """Sends clients of the DevTools protocol to an endpoint that tells them that the grid does not speak it."""
-    return {"webSocketDebuggerUrl": str(request.url.replace(scheme="ws", path="/"))}
-
-
 @router.get("/favicon.ico", status_code=204)
 async def icon() -> None:
     """Answers browsers, which always ask for an icon, with nothing."""
@@ -88,7 +58,7 @@ async def icon() -> None:
 
 @router.api_route("/dashboard", methods=["GET", "HEAD"])
 async def page(request: Request) -> Response:
-    return _file_of_dashboard("index.html", request)
+    return file_of_dashboard("index.html", request)
 
 
 @router.api_route("/dashboard/", methods=["GET", "HEAD"])
@@ -99,7 +69,7 @@ async def page_with_slash(request: Request) -> Response:
 
 @router.api_route("/dashboard/{name}", methods=["GET", "HEAD"])
 async def file(name: str, request: Request) -> Response:
-    return _file_of_dashboard(name, request)
+    return file_of_dashboard(name, request)
 
 
 @router.get("/docs")
@@ -123,7 +93,8 @@ async def asset(name: str) -> Response:
     return Response(_swagger_file(name), headers=headers, media_type=_TYPES[Path(name).suffix])
 
 
-def _file_of_dashboard(name: str, request: Request) -> Response:
+def file_of_dashboard(name: str, request: Request) -> Response:
+    """Raises Refusal(404) if there is none of that name."""
     if (content := _dashboard_files().get(name)) is None:
         raise Refusal(404, f"there is nothing at /dashboard/{name[:100]}")
     etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'

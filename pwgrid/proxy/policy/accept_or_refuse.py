@@ -1,5 +1,4 @@
-"""Decides which browser an upgrade request gets, or which refusal: parses its head, checks its handshake, reads what it
-asks for. Does no I/O."""
+"""Decides which browser an upgrade request gets, or which refusal: checks its handshake, and reads what it asks for."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl
 
-import httptools
 import orjson
 from websockets.datastructures import Headers
 from websockets.exceptions import InvalidHandshake, InvalidHeader, InvalidMethod, InvalidUpgrade
@@ -16,8 +14,9 @@ from websockets.server import ServerProtocol
 
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.proxy.policy.access import ANYBODY, Access, Address, Identity, check_origin
+from pwgrid.proxy.policy.choose_pool import asked_browser_type, asked_pool, choose_pool
 from pwgrid.proxy.policy.label_match import OfferedLabels
-from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, bad_handshake
+from pwgrid.proxy.policy.refusal import Refusal, bad_handshake
 from pwgrid.proxy.roster import PoolView
 
 CONNECT_HINT: Final = "this is a Playwright grid: connect a Playwright client to ws://<host>:<port>/?browser=chromium"
@@ -95,44 +94,6 @@ class ConnectRequest:
     """The pool's label key that serves `labels`."""
 
 
-def parse_head(head: bytes) -> Request:
-    """Parses one whole head. Raises Refusal(400) if it is malformed, not HTTP/1.1, or announces a body.
-
-    websockets' own parser is written in Python: it takes 0.1 ms in a warm loop, and more in a cold one.
-    """
-    fields = _Fields()
-    parser = httptools.HttpRequestParser(fields)
-    try:
-        parser.feed_data(head)
-    except httptools.HttpParserUpgrade:
-        pass
-    except httptools.HttpParserError as error:
-        raise Refusal(400, f"bad WebSocket handshake: {error}") from None
-    if parser.get_http_version() != "1.1":
-        raise Refusal(400, "bad WebSocket handshake: it must be HTTP/1.1")
-    if fields.has_body:
-        raise Refusal(400, "bad WebSocket handshake: it must have no body")
-    return Request(fields.target.decode("latin-1"), fields.headers, parser.get_method().decode("latin-1"))
-
-
-class _Fields:
-    """The callbacks of httptools."""
-
-    def __init__(self) -> None:
-        self.target = b""
-        self.headers = Headers()
-
-    def on_url(self, target: bytes) -> None:
-        self.target += target
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.decode("latin-1")] = value.decode("latin-1")
-
-    @property
-    def has_body(self) -> bool:
-        return "transfer-encoding" in self.headers or set(self.headers.get_all("content-length")) - {"0"} != set()
-
-
 def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> ConnectRequest | LeasePath:
     """Returns what this upgrade request asks for, or the lease that it comes with. Raises Refusal.
 
@@ -159,9 +120,14 @@ def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> 
     labels = _said(headers, parameters, "labels")
     name = run_name(_said(headers, parameters, "name"), "name")
     labelled = policy.labels.serving(labels, _client_browser(headers)) if labels else None
-    browser_type = _asked_browser_type(headers, parameters, named["type"] if named else None)
-    asked_pool = _asked_pool(parameters, policy.pools)
-    pool = choose_pool(policy, identity, browser_type, asked_pool, policy.labels.keys[labelled] if labelled else None)
+    pool = choose_pool(
+        policy.pools,
+        policy.default_browser_type,
+        identity,
+        asked_browser_type(headers, parameters, named["type"] if named else None),
+        asked_pool(parameters, policy.pools),
+        policy.labels.keys[labelled] if labelled else None,
+    )
     offered = policy.pools[pool]
     ignored = ignored_launch_options(headers, parameters, offered.options)
     worker_id, endpoint_path = (named["id"], path) if named else (None, "")
@@ -180,67 +146,6 @@ def _with_lease(request: Request, policy: Policy, local: Address, lent: re.Match
     if client not in (None, browser_type):
         raise Refusal(400, f"the lease is for {browser_type}, but the client is {client}: make them agree")
     return LeasePath(lent["worker"], lent["id"], lent["secret"])
-
-
-def choose_pool(
-    policy: Policy, identity: Identity, browser_type: str | None, named: str | None, labelled: str | None
-) -> str:
-    """Returns the pool that the client's label key or `?pool=` names, else the one named like the browser type, else
-    the first of that type. Unless the client names a pool, prefers those that the token may use. Raises Refusal.
-
-    `browser_type` and `named` are what the client asks for, `labelled` is the pool whose label key serves it.
-    """
-    pools = policy.pools
-    if labelled is not None:
-        if named not in (None, labelled):
-            raise Refusal(
-                400, f"the label key is of pool {labelled}, and the URL asks for pool {named}: make them agree"
-            )
-        named = labelled
-    if named is not None:
-        has = pools[named].browser_type
-        if browser_type not in (None, has):
-            raise Refusal(400, f"pool {named} has {has} browsers, and {browser_type} is asked for: make them agree")
-        return named
-    chosen = browser_type or policy.default_browser_type
-    fit = [name for name, offered in pools.items() if offered.browser_type == chosen]
-    if fit := [name for name in fit if identity.may_use(name)] or fit:
-        return chosen if chosen in fit else fit[0]
-    there = ", ".join(sorted({offered.browser_type for offered in pools.values()})) or "none"
-    raise _no_such_browser(f"this grid runs no {chosen} workers (it has: {there}): start it with --{chosen} 1 or more")
-
-
-def _asked_pool(parameters: Iterable[tuple[str, str]], pools: Mapping[str, PoolView]) -> str | None:
-    """Returns the pool that `?pool=` names, or None. Raises Refusal if there is none of that name."""
-    named = {value.lower() for name, value in parameters if name == "pool"}
-    if len(named) > 1:
-        raise Refusal(400, f"the URL asks for the pools {' and '.join(sorted(named))}: name one")
-    for name in named - pools.keys():
-        there = ", ".join(pools) or "none"
-        raise Refusal(404, f"there is no pool {name[:63]!r}; pools are: {there}", details={"pools": [*pools]})
-    return min(named, default=None)
-
-
-def _asked_browser_type(headers: Headers, parameters: Iterable[tuple[str, str]], from_path: str | None) -> str | None:
-    """Returns the type from `?browser=` or the path, else the client's own, else None. Raises Refusal if they
-    differ."""
-    url = {value.lower() for name, value in parameters if name == "browser"}
-    if from_path is not None:
-        url.add(from_path)
-    client = {value.lower() for value in headers.get_all("x-playwright-browser")}
-    for given in sorted(url | client):
-        if given not in BROWSER_TYPES:
-            raise _no_such_browser(f"unknown browser {given[:40]!r}: use one of {', '.join(BROWSER_TYPES)}")
-    if len(url) > 1:
-        raise _no_such_browser(f"the URL asks for {' and '.join(sorted(url))}: name one browser")
-    if len(client) > 1 or (url and client and url != client):
-        asked = f"the URL asks for {min(url)}" if url else "no browser is named in the URL"
-        raise _no_such_browser(f"{asked}, but the client is {' and '.join(sorted(client))}: make them agree")
-    return min(url or client, default=None)
-
-
-def _no_such_browser(error: str) -> Refusal:
-    return Refusal(400, error, reason=RefusalReason.NO_SUCH_BROWSER)
 
 
 def ignored_launch_options(
