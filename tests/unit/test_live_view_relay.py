@@ -14,8 +14,8 @@ from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketState
 
 from pwgrid.common.tasks import end_task
-from pwgrid.proxy.api import dashboard
-from pwgrid.proxy.api.dashboard import close_page, relay
+from pwgrid.proxy.api import dashboard_and_live_view
+from pwgrid.proxy.api.dashboard_and_live_view import close_page, relay
 from pwgrid.proxy.policy.access import ANYBODY, Identity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.registry.records import SessionRecord
@@ -114,7 +114,7 @@ async def test_a_page_of_the_grid_may_say_what_it_likes_until_it_goes() -> None:
 
     socket = WebSocket({"type": "websocket"}, receive, send)
     socket.client_state = WebSocketState.CONNECTED
-    await dashboard._until_gone(socket)
+    await dashboard_and_live_view._until_gone(socket)
     assert says == []
 
 
@@ -129,7 +129,7 @@ class Viewed:
         registry = Mock(session=AsyncMock(return_value=record), note_view=AsyncMock())
         grid = Mock(registry=registry, boot=Mock(runtime=runtime), settings=Mock(live_view=True))
         self._app = Mock(**{"state.access.check": self._check})
-        self._view = dashboard.live_routes(grid).routes[-1].endpoint  # type: ignore[attr-defined]
+        self._view = dashboard_and_live_view.live_routes(grid).routes[-1].endpoint  # type: ignore[attr-defined]
 
     def _check(self, *_asked: object, **_more: object) -> Identity:
         if self.is_refused:
@@ -175,7 +175,7 @@ async def test_who_is_gone_before_the_view_begins_leaves_no_connection_to_the_br
 
 
 async def test_a_view_ends_with_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dashboard, "TOKEN_LOOK_S", 0.01)
+    monkeypatch.setattr(dashboard_and_live_view, "TOKEN_LOOK_S", 0.01)
     page = Viewed(tmp_path, monkeypatch)
     viewing = asyncio.create_task(page.view())
     async with asyncio.timeout(BOUND_S):

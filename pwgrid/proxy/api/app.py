@@ -7,12 +7,12 @@ from fastapi.security import HTTPBearer
 
 from pwgrid import __version__
 from pwgrid.proxy.api import dashboard_and_docs_files, not_a_websocket
-from pwgrid.proxy.api.dashboard import live_routes
+from pwgrid.proxy.api.dashboard_and_live_view import live_routes
 from pwgrid.proxy.api.errors import HANDLERS, problems
 from pwgrid.proxy.api.grid import health_routes, operator_routes, pool_command_routes
 from pwgrid.proxy.api.leases import lease_routes
 from pwgrid.proxy.api.metrics import RequestCounts, Requests, metrics_route
-from pwgrid.proxy.api.request_checks import check_all_name_a_role
+from pwgrid.proxy.api.roles_and_body_limits import check_all_name_a_role
 from pwgrid.proxy.api.sessions import session_routes
 from pwgrid.proxy.policy.access import Access
 

@@ -22,7 +22,7 @@ from pwgrid.common.session_lifecycle import LIVE
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.errors import problems
 from pwgrid.proxy.api.models import Cursor, NoneIfEmpty, PageSize
-from pwgrid.proxy.api.request_checks import NEEDS_CLIENT, BoundedBody, Client, address_of
+from pwgrid.proxy.api.roles_and_body_limits import NEEDS_CLIENT, BoundedBody, Client, address_of
 from pwgrid.proxy.client_traces import Attempt, attempting
 from pwgrid.proxy.connect.handoff_link import HANDOFF_TIMEOUT_S, HandoffFailure
 from pwgrid.proxy.connect.slot_or_refusal import SUCCESSOR_S, Gateway

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from pwgrid.proxy.api.dashboard_and_docs_files import file_of_dashboard
 from pwgrid.proxy.api.errors import refused
-from pwgrid.proxy.api.request_checks import OPEN_TO_ALL
+from pwgrid.proxy.api.roles_and_body_limits import OPEN_TO_ALL
 from pwgrid.proxy.policy.accept_or_refuse import CONNECT_HINT
 from pwgrid.proxy.policy.refusal import Refusal
 

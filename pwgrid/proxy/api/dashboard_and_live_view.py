@@ -20,7 +20,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.tasks import first_of
-from pwgrid.proxy.api.request_checks import address_of, identify
+from pwgrid.proxy.api.roles_and_body_limits import address_of, identify
 from pwgrid.proxy.api.sessions import find_session
 from pwgrid.proxy.dashboard.feed import Page
 from pwgrid.proxy.policy.access import Identity

@@ -78,7 +78,9 @@ def check_all_name_a_role(router: APIRouter) -> None:
         if not (isinstance(route, APIRoute) and _names_a_role(route.dependant))
     ]
     if nobody:
-        raise RuntimeError(f"these routes name no role (pwgrid/proxy/api/request_checks.py): {', '.join(nobody)}")
+        raise RuntimeError(
+            f"these routes name no role (pwgrid/proxy/api/roles_and_body_limits.py): {', '.join(nobody)}"
+        )
 
 
 def _names_a_role(dependant: Dependant) -> bool:
