@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, Final, cast
 
@@ -19,6 +19,7 @@ from pwgrid.common import log as logging
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.tasks import BackgroundTasks, first_of
+from pwgrid.common.types import BrowserType
 from pwgrid.control.child_side import ChildSide
 from pwgrid.proxy import client_traces
 from pwgrid.proxy.api.app import create_app
@@ -257,11 +258,11 @@ class Proxy:
             self.selector.process_died(data["workerId"])
             self.handoffs.drop(data["workerId"], "the worker is gone")
             # Its sessions live on, and no proxy selects it.
-            marks = self.registry.mark_draining(data["browserType"], data["workerId"])
-            self._background_tasks.start(self._write(marks, "worker_not_marked_draining", data), "mark draining")
+            marks = self._write_of_worker(self.registry.mark_draining, data, "worker_not_marked_draining")
+            self._background_tasks.start(marks, "mark draining")
         elif name == "leave_drain":  # in Redis, too, since the worker's link to the master is down
-            drains = self.registry.send_drain(data["browserType"], data["workerId"])
-            self._background_tasks.start(self._write(drains, "drain_not_written_to_redis", data), "leave drain")
+            drains = self._write_of_worker(self.registry.send_drain, data, "drain_not_written_to_redis")
+            self._background_tasks.start(drains, "leave drain")
         elif name == "retire":
             self._background_tasks.start(self._retire(), "retire")
         elif name == "stop":
@@ -281,10 +282,12 @@ class Proxy:
                 await connections_end(server.server_state)
         self._stop.set()
 
-    async def _write(self, writes: Awaitable[object], not_written: str, data: dict[str, Any]) -> None:
-        """Logs `not_written`, with the worker of this command, if Redis is away."""
+    async def _write_of_worker(
+        self, write: Callable[[BrowserType, str], Awaitable[object]], data: dict[str, Any], not_written: str
+    ) -> None:
+        """Calls `write` for the worker of a command. Logs `not_written` if Redis is away."""
         try:
-            await writes
+            await write(data["browserType"], data["workerId"])
         except RegistryUnavailable as error:
             log.warning(not_written, worker=data["workerId"], error=str(error))
 

@@ -230,8 +230,7 @@ class Handoffs:
         time.monotonic(). Raises HandoffFailure.
 
         `request` has what the worker gets beside the session's id and the deadline: the client's address, the headers
-        for the browser server, and what the client has sent after its head. Raises Refusal if that is too
-        much.
+        for the browser server, and what the client has sent after its head. Raises Refusal if that is too much.
         """
         offer = {"session": session_id, "deadline": time.monotonic() + HANDOFF_TIMEOUT_S, **request}
         packet = orjson.dumps(offer)
