@@ -358,6 +358,14 @@ async def test_borrowers_without_a_run_are_not_counted_as_one() -> None:
         task.cancel()
 
 
+@pytest.mark.parametrize(("borrows", "setting"), [(False, "WORKER_SELECT_TIMEOUT"), (True, "BORROW_QUEUE_TIMEOUT")])
+async def test_who_waits_in_vain_is_told_of_the_setting_that_bounds_its_wait(borrows: bool, setting: str) -> None:
+    queue = queue_of(Slots(0))
+    now = asyncio.get_running_loop().time()
+    with pytest.raises(Refusal, match=f"or raise {setting}$"):
+        await queue.acquire(Ticket("a", "chromium", "chromium", None, "client", now, borrows=borrows))
+
+
 async def test_who_waits_in_vain_hears_where_it_stood() -> None:
     def stood(refusal: Refusal) -> tuple[object, object, object]:
         return refusal.reason, refusal.details["queueLength"], refusal.details["position"]
