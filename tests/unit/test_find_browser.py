@@ -14,7 +14,7 @@ from pwgrid.common.errors import BrowserMissing, GridError
 from pwgrid.common.types import BrowserType
 from pwgrid.settings.model import Settings
 from pwgrid.setup.ffmpeg import find_ffmpeg
-from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, find_browser
+from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, Trial, find_browser, remember_trial, trial_of
 
 HEADLESS = Settings()
 HEADFUL = Settings(headless=False)
@@ -227,3 +227,11 @@ def test_webkit_is_never_taken_from_the_system(places: SearchPaths, install: Ins
     install("bin/webkit")
     with pytest.raises(BrowserMissing):
         find_browser("webkit", HEADLESS, places)
+
+
+def test_a_launch_is_remembered_also_where_a_path_holds_bytes_that_are_no_text(tmp_path: Path) -> None:
+    executable = os.fsdecode(os.fsencode(tmp_path) + b"/chromium-\xff")
+    Path(executable).touch()
+    places, trial = SearchPaths(trials_file=tmp_path / "trials.json"), Trial("it lacks a library", "156.0", 0.7)
+    remember_trial(executable, Settings(), places, trial)
+    assert trial_of(executable, Settings(), places) == trial

@@ -6,6 +6,7 @@ Starts no process, downloads nothing.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -339,7 +340,8 @@ def remember_trial(executable: str, settings: Settings, places: SearchPaths, tri
         entries = kept | {os.path.realpath(executable): entry}
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(file, orjson.dumps(entries, option=orjson.OPT_INDENT_2), mode=0o644)
+            # Not orjson: a path may hold bytes that are no text.
+            write_whole(file, json.dumps(entries, indent=1).encode(), mode=0o644)
         except OSError as error:
             refused = error
         else:
@@ -372,7 +374,7 @@ def _playwright_version() -> str:
 
 def _trials_in(file: Path) -> dict[str, dict[str, Any]]:
     with contextlib.suppress(OSError, ValueError):
-        found = orjson.loads(file.read_bytes())
+        found = json.loads(file.read_bytes())
         if isinstance(found, dict):
             return found
     return {}
