@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pwgrid.settings.load import Loaded
 
 _REFUSED: Final = 2
-"""How `open_redis` exits where the Redis refuses our login. It is not imported here, since it loads redis-py."""
+"""How `open_redis` exits where the Redis refuses our login."""
 
 _TRIED_WITHIN_S: Final = 60.0
 """Time for one attempt, beside REDIS_TIMEOUT: Python has to start, and each of several sentinels may be silent."""

@@ -1,6 +1,6 @@
 """Finds a redis-server binary and writes the configuration of the embedded Redis. Starts nothing: the master does.
 
-Imports no Redis library, so that the master's process stays without one.
+Imports no Redis library: pwgrid.master, which uses it, may not.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Makes redis-py pools and clients from a URL, including a Sentinel's. No other module sets their options.
 
-`python -m pwgrid.registry.open_redis` tries a Redis once, for a master, which loads no redis-py. stdin: JSON with url
+`python -m pwgrid.registry.open_redis` tries a Redis once, for a master, which asks none itself. stdin: JSON with url
 and timeout_s. Exits 0 if it answers, 2 if it refuses our login, else 1; stdout: why.
 """
 

@@ -1,6 +1,7 @@
 """The file in which a worker leaves what it could not write."""
 
 import errno
+import json
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,22 @@ def test_what_is_left_is_found_until_it_is_removed(tmp_path: Path) -> None:
         spooled.remove()
         spooled.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_a_worker_with_other_code_is_read(tmp_path: Path) -> None:
+    """During an upgrade, and back. This is the form that all versions have."""
+    file = tmp_path / "unwritten" / "0000000a.json"
+    file.parent.mkdir()
+    text = """{"browserType":"chromium","workerId":"0000000a","entries":[
+        {"session_id":"a","started_at":1.0,"client":"client","end":{"status":"completed","reason":"client disconnected",
+        "at":2.0,"bytes_in":3,"bytes_out":4,"drain_at":null},"told":{"token":"ci"}},
+        {"session_id":"b","started_at":null,"client":"","end":null,"told":{}},
+        {"session_id":"c","started_at":1.0,"client":"","end":null,"told":{"token":"ci"}}]}"""
+    file.write_text(text)
+    (found,) = read_spool_files(tmp_path)
+    assert (found.browser_type, found.worker_id, found.updates) == ("chromium", "0000000a", UPDATES)
+    write_spool_file(tmp_path, "chromium", "0000000a", UPDATES)
+    assert json.loads(file.read_bytes()) == json.loads(text)
 
 
 def test_in_a_grid_that_nobody_has_left_nothing_is_found(tmp_path: Path) -> None:
