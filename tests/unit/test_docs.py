@@ -23,6 +23,7 @@ RUN_HERE = ("sh",)
 """Blocks in this language, without a mark, are run by tests/process/test_docs.py."""
 
 _TEST = re.compile(r"(tests/\S+\.py)::(\w+)")
+_PART = re.compile(r"`(\w+)` in `([\w/]+\.\w+)`")
 
 
 def named(*marks: str) -> list[Block]:
@@ -69,6 +70,21 @@ def test_every_link_to_the_project_s_own_files_leads_somewhere(page: Path) -> No
         file = (page.parent / path).resolve() if path else page
         if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
             wrong.append(target)
+    assert wrong == []
+
+
+def test_what_a_page_says_is_in_a_file_of_ours_is_there() -> None:
+    """Such as: `EndReason` in `pwgrid/common/session_lifecycle.py`."""
+    said, wrong = 0, []
+    for page in PAGES:
+        for name, path in _PART.findall(page.read_text()):
+            root = next((each for each in (ROOT, ROOT / "pwgrid") if (each / path.split("/")[0]).is_dir()), None)
+            if root is None:  # another project's file
+                continue
+            said += 1
+            if not (root / path).is_file() or not re.search(rf"\b{name}\b", (root / path).read_text()):
+                wrong.append(f"{page.name}: {name} in {path}")
+    assert said
     assert wrong == []
 
 
