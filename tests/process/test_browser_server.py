@@ -5,6 +5,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -769,6 +770,20 @@ async def test_hundreds_of_handoffs_at_once_arrive_each_with_its_own_socket() ->
             await read(client)
             client.close()
             assert (await watched.next_closed()).session_id == f"{number:016x}"
+
+
+async def test_a_client_s_cdp_session_with_the_browser_ends_with_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEBUG", "pw:protocol")  # the browser server prints what it says to the browser
+    async with browser_server(browser_env=("DEBUG",)) as watched, async_playwright() as playwright:
+        browser = await playwright.chromium.connect(watched.endpoint)
+        session = await browser.new_browser_cdp_session()
+        await session.send("Browser.getVersion")
+        asked = re.compile(r'SEND .*"method":"Browser.getVersion".*"sessionId":"(\w+)"')
+        await eventually_async(lambda: asked.search(watched.server.evidence) is not None, "the session is used")
+        (name,) = asked.findall(watched.server.evidence)
+        await browser.close()
+        detached = re.compile(rf'SEND .*"Target.detachFromTarget".*"{name}"')
+        await eventually_async(lambda: detached.search(watched.server.evidence) is not None, "the session is detached")
 
 
 async def test_browser_servers_leave_compiled_code_for_each_other(tmp_path: Path) -> None:
