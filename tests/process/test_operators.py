@@ -253,6 +253,7 @@ def test_what_runs_is_installed_until_one_of_its_files_is_another(
         monkeypatch.setattr(running_parts, "_find_browsers", lambda *_: browsers)
 
     monkeypatch.setattr(running_parts, "_files_of_code", lambda: [code])
+    monkeypatch.setattr(running_parts.logging, "configure", lambda *_: None)  # a grid's, not this process's
     loaded = load(None, {}, {})
     found(first)
     runs = RunningParts(loaded)
