@@ -280,6 +280,32 @@ async def test_a_worker_that_does_not_answer_is_silent_until_it_does(
     assert worker.heard.said[2:] == [f"{WORKER} awake", f"{WORKER} freed"]
 
 
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_who_is_cancelled_while_it_is_offered_takes_nobody_with_it(
+    worker: Worker, sock: socket.socket, is_answered: bool
+) -> None:
+    cancelled, asked = worker.offer("s1", sock), asyncio.create_task(worker.handoffs.ask(WORKER, {"do": "take"}))
+    other = worker.offer("s2", sock)
+    await worker.packet()
+    await worker.question()
+    await worker.packet()
+    for task in (cancelled, asked):
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    if is_answered:
+        worker.say(session="s1", refused=None)
+    worker.say(session="s2", refused=None)
+    assert isinstance(await other, float)
+    assert worker.heard.said == []  # whoever answers a caller that is gone was not silent
+    last = worker.offer("s3", sock)
+    await worker.packet()
+    worker.end()
+    failure = await last
+    assert isinstance(failure, HandoffFailure)
+    assert failure.is_dead
+
+
 async def test_who_was_refused_hears_of_it_before_it_is_said_that_a_slot_is_free_again(
     worker: Worker, sock: socket.socket
 ) -> None:
