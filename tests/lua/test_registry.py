@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pwgrid.common import home_and_shipped_files
+from pwgrid.common import paths
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.registry.blocking_reads import SessionWatch, snapshot
 from pwgrid.registry.records import WorkerRecord
@@ -492,7 +492,7 @@ async def test_a_process_that_connects_reads_neither_scripts_nor_versions_from_t
     def fails(name: str) -> None:
         raise AssertionError(f"{name} is looked up")
 
-    monkeypatch.setattr(home_and_shipped_files, "resource_dir", fails)
+    monkeypatch.setattr(paths, "resource_dir", fails)
     monkeypatch.setattr("pwgrid.registry.scripts.resource_dir", fails)
     monkeypatch.setattr("importlib.metadata.version", fails)
     registry = Registry(own_redis.url, Settings(redis_timeout=BOUND_S))

@@ -403,7 +403,7 @@ def test_no_token_is_in_a_log_a_file_or_a_process_of_the_grid(guarded: Guarded) 
 async def test_a_browser_server_is_told_no_token() -> None:
     from websockets.datastructures import Headers
 
-    from pwgrid.proxy.policy.accept_or_refuse import browser_server_headers
+    from pwgrid.proxy.policy.connect_request import browser_server_headers
 
     given = Headers({"Authorization": f"Bearer {WRONG}", "x-hub-secret": WRONG, "x-playwright-browser": "chromium"})
     assert WRONG not in str(browser_server_headers(given, compression=True))

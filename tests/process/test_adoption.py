@@ -19,8 +19,8 @@ import pytest
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.master import adoption
 from pwgrid.master.adoption import ChildFileWriter, find_leftovers
-from pwgrid.master.start_new_version import KeptOpen
-from pwgrid.master.workers.all_workers import Workers
+from pwgrid.master.upgrade import KeptOpen
+from pwgrid.master.workers.workers import Workers
 from pwgrid.runtime.browser_process_tree import kill_below
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.directory import RuntimeDir

@@ -20,7 +20,7 @@ from pwgrid.master.config import MasterConfig
 from pwgrid.master.listener import open_listener
 from pwgrid.master.policy.backoff import Backoff
 from pwgrid.master.proxies import Proxies
-from pwgrid.master.start_new_version import VersionChange
+from pwgrid.master.upgrade import VersionChange
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.directory import RuntimeDir
 from tests.support.master_config import master_config

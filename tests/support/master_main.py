@@ -33,7 +33,7 @@ from pwgrid.master.listener import open_listener
 from pwgrid.master.main import Master
 from pwgrid.master.operator_requests import Requests
 from pwgrid.master.workers import clean_up
-from pwgrid.master.workers.all_workers import Workers
+from pwgrid.master.workers.workers import Workers
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.embedded_redis import EmbeddedRedis
 from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments

@@ -14,7 +14,8 @@ from websockets.server import ServerProtocol
 
 from pwgrid.common.label_keys import parse
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.policy.accept_or_refuse import (
+from pwgrid.proxy.policy.access import Access, Address
+from pwgrid.proxy.policy.connect_request import (
     ConnectRequest,
     LeasePath,
     Policy,
@@ -22,7 +23,6 @@ from pwgrid.proxy.policy.accept_or_refuse import (
     decide,
     is_usual_handshake,
 )
-from pwgrid.proxy.policy.access import Access, Address
 from pwgrid.proxy.policy.label_match import OfferedLabels
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import PoolView

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pwgrid.proxy.dashboard.feed import MOST_EVENTS, MOST_SAMPLES, Recent, RecentEvents, Sample
-from pwgrid.proxy.policy.dashboard_tables_and_events import Event, Sources, changes, happened, session_end, view
 from pwgrid.proxy.policy.fair_line import Waiting
+from pwgrid.proxy.policy.page_content import Event, Sources, changes, happened, session_end, view
 from pwgrid.proxy.roster import PoolView, Roster, WorkerView
 from tests.support.state_frames import told_of_pool
 

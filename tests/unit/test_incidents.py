@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pwgrid
 
-ROOT = Path(pwgrid.__file__).resolve().parents[1]
+ROOT = Path(pwgrid.__file__).resolve().parents[2]
 OF_OTHERS = {
     "/dev/shm",
     "/run",
@@ -20,7 +20,7 @@ OF_OTHERS = {
 
 
 def test_every_symptom_in_the_page_is_a_text_of_the_code() -> None:
-    sources = (path for suffix in ("py", "cjs", "lua") for path in (ROOT / "pwgrid").rglob(f"*.{suffix}"))
+    sources = (path for suffix in ("py", "cjs", "lua") for path in (ROOT / "grid/pwgrid").rglob(f"*.{suffix}"))
     code = "\n".join(path.read_text() for path in sources)
     rows = [line.split(" | ")[0] for line in (ROOT / "docs" / "incidents.md").read_text().splitlines() if "| " in line]
     quoted = {each for row in rows for each in re.findall(r"`([^`]+)`", row)}

@@ -51,7 +51,7 @@ class FakeWorkers:
 
 
 def memory_record(started_at: float, link: OneLink) -> Any:
-    from pwgrid.master.workers.one_worker import ManagedWorker
+    from pwgrid.master.workers.worker import ManagedWorker
 
     class OneChild:
         pid = os.getpid()

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.proxy.connect.connect_metrics import Waited
+from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.handoff_link import Handoffs
-from pwgrid.proxy.connect.slot_or_refusal import Gateway
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster

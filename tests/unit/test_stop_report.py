@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from pwgrid.master.status_and_progress import Reports
+from pwgrid.master.reports import Reports
 
 ASKED_AT = 100.0
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WorkerStatus
-from pwgrid.master.status_and_progress import Reports
+from pwgrid.master.reports import Reports
 
 SHORT = "the host is short of memory"
 
