@@ -13,12 +13,14 @@ from pathlib import Path
 import orjson
 import pytest
 
-from pwgrid.master.upgrade import VARIABLE, KeptOpen, kept_open
+from pwgrid.master.leftovers import KeptOpen
+from pwgrid.master.upgrade import VARIABLE, kept_open
 from tests.support.master_grid import PATIENCE_S, MasterGrid
 
 EXECUTES = """
 import os, signal, sys
-from pwgrid.master.upgrade import KeptOpen, execute
+from pwgrid.master.leftovers import KeptOpen
+from pwgrid.master.upgrade import execute
 from pwgrid.master.signal_queue import SignalQueue
 
 signals = SignalQueue()
@@ -86,7 +88,8 @@ def test_what_another_version_kept_is_read_also_where_that_knows_more_or_less(mo
 def test_a_re_execution_that_fails_early_leaves_no_descriptor() -> None:
     code = """
 import os, sys
-from pwgrid.master.upgrade import KeptOpen, execute
+from pwgrid.master.leftovers import KeptOpen
+from pwgrid.master.upgrade import execute
 from pwgrid.master.signal_queue import SignalQueue
 
 def broken(*_):

@@ -15,7 +15,7 @@ import pytest
 from pwgrid.common.errors import GridError
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.master import child
-from pwgrid.master.adoption import ChildFileWriter
+from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.listener import open_listener
 from pwgrid.master.policy.backoff import Backoff
@@ -140,7 +140,7 @@ def test_new_code_is_tried_also_where_the_directory_of_the_grid_s_start_has_been
     monkeypatch.chdir(gone)
     gone.rmdir()
     executed: list[bool] = []
-    workers: Any = SimpleNamespace(records={})
+    workers: Any = SimpleNamespace(by_id={})
     reload: Any = SimpleNamespace(read=lambda: (None, None))
     upgrade = VersionChange(loop, config, workers, proxies, lambda: executed.append(True))
     upgrade.start(reload, force=True)

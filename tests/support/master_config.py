@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pwgrid.master.adoption import Leftovers
 from pwgrid.master.config import MasterConfig
+from pwgrid.master.leftovers import Leftovers
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
 

@@ -25,7 +25,6 @@ import uvloop
 
 from pwgrid.common import log as logging
 from pwgrid.common.tasks import first_of
-from pwgrid.common.types import BrowserType
 from pwgrid.control.child_side import ChildSide
 from pwgrid.control.server import Deferred
 from pwgrid.master import child
@@ -33,6 +32,7 @@ from pwgrid.master.listener import open_listener
 from pwgrid.master.main import Master
 from pwgrid.master.operator_requests import Requests
 from pwgrid.master.workers import clean_up
+from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.embedded_redis import EmbeddedRedis
@@ -281,12 +281,12 @@ def explode_on(browser_type: str) -> None:
     """The master meets a bug when it is to start a worker of this type."""
     start = Workers.start
 
-    def broken(self: Workers, wanted: BrowserType, *, spare: bool = False) -> None:
-        if wanted == browser_type:
+    def broken(self: Workers, pool: Pool, *, spare: bool) -> None:
+        if pool.settings.browser_type == browser_type:
             raise RuntimeError("a bug")
-        start(self, wanted, spare=spare)
+        start(self, pool, spare=spare)
 
-    Workers.start = broken  # type: ignore[assignment, method-assign]
+    Workers.start = broken  # type: ignore[method-assign]
 
 
 def signal_at_end() -> None:

@@ -16,15 +16,17 @@ from pwgrid.cli.external_redis import wait_for, which_redis
 from pwgrid.cli.running_parts import RunningParts, log_warnings
 from pwgrid.common import log as logging
 from pwgrid.common.errors import GridError
-from pwgrid.master.adoption import find_leftovers, registry_of
+from pwgrid.master.adoption import find_leftovers
 from pwgrid.master.config import MasterConfig
+from pwgrid.master.leftovers import KeptOpen
 from pwgrid.master.listener import inherited_listeners, open_listener
 from pwgrid.master.main import Master
-from pwgrid.master.upgrade import KeptOpen, kept_open
+from pwgrid.master.upgrade import kept_open
 from pwgrid.proxy.main import run_proxy
 from pwgrid.registry import embedded_redis
 from pwgrid.runtime import descriptor_limit
 from pwgrid.runtime.child_arguments import WorkerArguments
+from pwgrid.runtime.child_files import registry_of
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import Settings
@@ -76,7 +78,7 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
         runtime = RuntimeDir.create(settings.runtime_dir, settings.port)
         redis_url = settings.redis_url.get_secret_value() or embedded_redis.url_of(runtime.directory / "redis")
         held.enter_context(runtime.locked(settings.base_url(), kept.lock if kept else None))
-        leftovers = find_leftovers(registry_of(redis_url, settings), kept, runtime.directory)
+        leftovers = find_leftovers(registry_of(redis_url, settings.redis_key_prefix), kept, runtime.directory)
         runtime.remove_all_but([*leftovers.paths(), *([runtime.control_path.name] if kept else [])])
         which = which_redis(loaded)
         messages = StartMessages(settings, runtime, ready_fd, None if kept else which, loaded.tokens_file)

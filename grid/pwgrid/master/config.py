@@ -6,17 +6,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pwgrid.master.adoption import Leftovers
+from pwgrid.master.leftovers import KeptOpen, Leftovers
 from pwgrid.registry.embedded_redis import EmbeddedRedis
 from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
-
-if TYPE_CHECKING:
-    from pwgrid.master.upgrade import KeptOpen
 
 
 @dataclass(slots=True)

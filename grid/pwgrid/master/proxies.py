@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -15,9 +16,10 @@ from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame
 from pwgrid.control.master_side import MasterSide
 from pwgrid.control.server import Reconnect
-from pwgrid.master.adoption import ChildFileWriter, Leftovers
 from pwgrid.master.child import Child, Exit, RestartedChild, fork_linked
+from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.config import MasterConfig
+from pwgrid.master.leftovers import Leftovers
 from pwgrid.master.policy import validate_reports
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.child_files import RETIRING, ChildState
@@ -96,7 +98,7 @@ class ProxyChild(RestartedChild):
         """Ask it to accept no more clients, serve those that it has, and end; if it does not in time, it is killed."""
         self._end("retire", self._loop.now() + self._config.settings.longest_wait_s() + RETIRE_GRACE_S)
         if self._child is not None:
-            self._files.service("proxy", self._child, status=RETIRING)
+            self._files.write(replace(self._file_of(self._child), status=RETIRING))
 
     def attach(self, reconnect: Reconnect) -> bool:
         """Take the proxy's new connection, and its listening sockets if this process has none; False when there is no

@@ -12,7 +12,7 @@ from pwgrid.common.errors import GridError
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred
-from pwgrid.master.adoption import ChildFileWriter
+from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.changed_settings import Change, compare
 from pwgrid.master.proxies import Proxies
@@ -98,19 +98,18 @@ class Reload:
     def recycle_outdated(self) -> list[str]:
         """Mark the workers with other settings or other code than is wanted now to be recycled; returns their ids."""
         found = []
-        for record in self._workers.records.values():
-            pool = self._workers.pools[record.pool]
-            if pool.is_removed or not record.life.is_capacity:
+        for worker in self._workers.by_id.values():
+            if worker.pool.is_removed or not worker.life.is_capacity:
                 continue
             reason = None
-            if record.settings != self._files.settings_of_pool(pool.settings):
+            if worker.settings != self._files.settings_of_pool(worker.pool.settings):
                 reason = CONFIGURATION
-            elif record.code != self._config.code:
+            elif worker.code != self._config.code:
                 reason = UPGRADE
-            if record.recycle in (None, CONFIGURATION):  # the settings may be changed back before its turn comes
-                self._workers.mark(record, reason)
+            if worker.recycle in (None, CONFIGURATION):  # the settings may be changed back before its turn comes
+                worker.mark(reason)
             if reason is not None:
-                found.append(record.worker_id)
+                found.append(worker.worker_id)
         return found
 
     def read(self) -> tuple[Change, Settings, Callable[[], None]]:

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -21,6 +21,7 @@ from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred
 from pwgrid.master.child import Child, Exit, fork_command, said
 from pwgrid.master.config import MasterConfig
+from pwgrid.master.leftovers import KeptOpen
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.reload import UPGRADE, Reload
 from pwgrid.master.signal_queue import HANDLED, SignalQueue
@@ -87,11 +88,11 @@ class VersionChange:
 
     def replace_children(self) -> None:
         """Called in the new code: replace the proxy, then recycle all workers of the old code."""
-        old = [record for record in self._workers.records.values() if record.life.is_capacity]
+        old = [worker for worker in self._workers.by_id.values() if worker.life.is_capacity]
 
         def recycle() -> None:
-            for record in old:
-                self._workers.mark(record, record.recycle or UPGRADE)
+            for worker in old:
+                worker.mark(worker.recycle or UPGRADE)
 
         self._proxies.replace(UPGRADE, then=recycle)
 
@@ -107,7 +108,7 @@ class VersionChange:
             self._answer.refuse(f"the new code does not load, so the old one stays: {problem}")
             return
         log.info("upgrade_executing")
-        workers = sum(record.life.is_capacity for record in self._workers.records.values())
+        workers = sum(worker.life.is_capacity for worker in self._workers.by_id.values())
         self._answer.reply({"workers": workers, "from": __version__})
         try:
             self._execute()
@@ -120,29 +121,6 @@ class VersionChange:
         if ended.is_clean:
             return None
         return said(self._output)[-_REASON_CHARACTERS:] or f"it ended with {ended}"
-
-
-@dataclass(frozen=True, slots=True)
-class KeptOpen:
-    """What the master keeps while it executes itself anew. `listeners`, `lock`, `control`, `lifeline` and `ipc` (by
-    worker id, until adopted) are descriptors; `pools` are the wanted workers of scaled pools. `is_nohup`: SIGHUP was
-    ignored when the grid was started, which nobody can see any more once it is handled.
-
-    Another version reads it: it may know fewer fields, or more, which have defaults therefore."""
-
-    listeners: tuple[int, ...]
-    lock: int
-    control: int
-    ipc: dict[str, int]
-    lifeline: int | None
-    pools: dict[str, int]
-    port: int
-    started_at: float
-    is_nohup: bool = False
-
-    def fds(self) -> list[int]:
-        lifeline = [] if self.lifeline is None else [self.lifeline]
-        return [*self.listeners, self.lock, self.control, *self.ipc.values(), *lifeline]
 
 
 def execute(argv: list[str], kept: KeptOpen, signals: SignalQueue) -> NoReturn:

@@ -108,6 +108,11 @@ def digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
 
 
+def registry_of(redis_url: str, key_prefix: str) -> str:
+    """A name for a Redis and a key prefix, from which no password can be read."""
+    return digest((redis_url, key_prefix))
+
+
 @cache
 def boot_id() -> str:
     """The kernel's id of this boot, or "": create times of another boot mean nothing."""
