@@ -648,7 +648,7 @@ def test_a_proxy_that_says_nonsense_loses_its_connection_and_the_grid_goes_on() 
     ],
 )
 def test_who_waits_for_an_upgrade_hears_what_came_in_between(signum: int, reason: str) -> None:
-    with MasterGrid(check_argv=["/bin/sleep", "1000"], settings={"detach_grace": 0.1}) as grid:
+    with MasterGrid(argv=["/bin/sh", "-c", "exec sleep 1000"], settings={"detach_grace": 0.1}) as grid:
         grid.expect("ready")
         with grid.asking("upgrade", {"force": True}) as operator:
             while not any(event["event"] == "upgrade_checking" for event in grid.events()):

@@ -62,7 +62,10 @@ def test_the_service_manager_watches_as_before_where_the_new_code_cannot_be_exec
         manager.settimeout(PATIENCE_S)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         monkeypatch.setenv("WATCHDOG_USEC", "7000000")
-        with MasterGrid(check_argv=["/bin/true"], exec_argv=["/nowhere"]) as grid:
+        loads_once = tmp_path / "loads_once"  # it is gone when the master is to become it
+        loads_once.write_text('#!/bin/sh\nrm "$0"\n')
+        loads_once.chmod(0o755)
+        with MasterGrid(argv=[str(loads_once)]) as grid:
             grid.expect("ready")
             with grid.asking("upgrade", {"force": True}) as operator:
                 assert json.loads(operator.recv(1 << 20))["t"] == "reply"

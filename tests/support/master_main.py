@@ -28,6 +28,7 @@ from pwgrid.common.tasks import first_of
 from pwgrid.control.child_side import ChildSide
 from pwgrid.control.server import Deferred
 from pwgrid.master import child
+from pwgrid.master.config import Listeners, Roles
 from pwgrid.master.listener import open_listener
 from pwgrid.master.main import Master
 from pwgrid.master.operator_requests import Requests
@@ -40,7 +41,7 @@ from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import SETTINGS, Settings
 from pwgrid.settings.pools import PoolTable
-from tests.support.master_config import master_config
+from tests.support.master_config import NoMessages, master_config
 
 _TREE = """
 import subprocess
@@ -309,6 +310,19 @@ def break_request(name: str) -> None:
     setattr(Requests, name, broken)
 
 
+class SaidMessages(NoMessages):
+    """How the start goes is said to the test."""
+
+    def progress(self, text: str) -> None:
+        say("progress", text=text)
+
+    def ready(self, status: dict[str, Any]) -> None:
+        say("ready", status=status)
+
+    def not_ready(self, status: dict[str, Any]) -> None:
+        say("not_ready", status=status)
+
+
 def main(spec: dict[str, Any]) -> int:
     logging.configure("debug", "json", "master")
     fail_forks(spec.get("fork_errors", 0))
@@ -331,15 +345,11 @@ def main(spec: dict[str, Any]) -> int:
             settings=settings,
             redis_url=spec.get("redis_url", "redis://:secret@127.0.0.1:1/0"),
             redis=redis,
-            listeners=(listener,),
-            run_worker=lambda boot: worker_role(spec, boot),
-            run_proxy=lambda boot: proxy_role(spec, boot),
+            listeners=Listeners((listener,), tuple),
+            roles=Roles(lambda boot: worker_role(spec, boot), lambda boot: proxy_role(spec, boot)),
+            messages=SaidMessages(),
             lifeline_fd=spec.get("lifeline_fd"),
-            check_argv=spec.get("check_argv", ()),
-            exec_argv=spec.get("exec_argv", ()),
-            on_progress=lambda text: say("progress", text=text),
-            on_ready=lambda status: say("ready", status=status),
-            on_not_ready=lambda status: say("not_ready", status=status),
+            argv=spec.get("argv", ()),
         )
         if "kill_s" in spec:
             child.KILL_S = clean_up.KILL_S = spec["kill_s"]  # type: ignore[misc]

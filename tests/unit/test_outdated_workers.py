@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,18 +16,18 @@ from pwgrid.master.reload import Reload
 def marked(settings: str, code: str, recycle: str | None, status: WorkerStatus = WorkerStatus.AVAILABLE) -> str | None:
     """The mark of a worker that was forked with these settings and this code, where both should be `new`."""
     life = WorkerLife(Purpose.SERVE, status)
-    record = SimpleNamespace(worker_id="w", pool="p", settings=settings, code=code, recycle=recycle, life=life)
+    pool = SimpleNamespace(is_removed=False, settings=None)
+    worker = SimpleNamespace(worker_id="w", pool=pool, settings=settings, code=code, recycle=recycle, life=life)
+    worker.mark = partial(setattr, worker, "recycle")
     stand_in: Any = SimpleNamespace(
         timer=lambda _callback: None,
-        code="new",
+        parts=SimpleNamespace(code="new"),
         settings_of_pool=lambda _settings: "new",
-        records={"w": record},
-        pools={"p": SimpleNamespace(is_removed=False, settings=None)},
-        mark=lambda each, reason: setattr(each, "recycle", reason),
+        by_id={"w": worker},
     )
     found = Reload(stand_in, stand_in, stand_in, stand_in, stand_in).recycle_outdated()
     assert found == (["w"] if life.is_capacity and (settings, code) != ("new", "new") else [])
-    return record.recycle
+    return worker.recycle
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ import structlog
 from pwgrid.cli import exit_codes
 from pwgrid.cli.announce_ready import StartMessages, is_by_hand, say
 from pwgrid.cli.external_redis import wait_for, which_redis
-from pwgrid.cli.running_parts import RunningParts, log_warnings
 from pwgrid.common import log as logging
 from pwgrid.common.errors import GridError
+from pwgrid.installed.running_parts import RunningParts, log_warnings
 from pwgrid.master.adoption import find_leftovers
-from pwgrid.master.config import MasterConfig
+from pwgrid.master.config import Listeners, MasterConfig, Roles
 from pwgrid.master.leftovers import KeptOpen
 from pwgrid.master.listener import inherited_listeners, open_listener
 from pwgrid.master.main import Master
@@ -91,29 +91,17 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
             listeners = _open(settings, held)
         config = MasterConfig(
             settings=settings,
+            parts=parts,
+            runtime=runtime,
             redis_url=redis_url,
             redis=None if settings.redis_url else embedded_redis.prepare(runtime.directory / "redis"),
-            runtime=runtime,
-            listeners=listeners,
-            open_listeners=partial(_open, settings, held),
-            run_worker=partial(_worker_role, parts),
-            run_proxy=run_proxy,
-            code=parts.code,
-            tokens_file=loaded.tokens_file,
-            lifeline_fd=lifeline_fd,
-            on_progress=messages.progress,
-            on_ready=messages.ready,
-            on_not_ready=messages.not_ready,
-            on_stopping=messages.stopping,
-            count_down=messages.count_down,
+            listeners=Listeners(listeners, partial(_open, settings, held)),
+            roles=Roles(partial(_worker_role, parts), run_proxy),
+            messages=messages,
+            argv=[sys.executable, *sys.orig_argv[1:]],
             leftovers=leftovers,
             kept_open=kept,
-            prepare_pool=parts.prepare_pool,
-            reload=partial(parts.reload, settings.port),
-            describe_settings=parts.describe,
-            is_up_to_date=parts.are_installed,
-            check_argv=[sys.executable, *sys.orig_argv[1:], "--check-only"],
-            exec_argv=[sys.executable, *sys.orig_argv[1:]],
+            lifeline_fd=lifeline_fd,
         )
         if settings.log_file:
             logging.append_to(settings.log_file)

@@ -61,7 +61,7 @@ class ChildFileWriter:
             create_time=process.create_time,
             registry=registry_of(self._config.redis_url, self._config.settings.redis_key_prefix),
             settings=self.settings_of(kind),
-            version=self._config.code,
+            version=self._config.parts.code,
             forked_at=forked_at,
             started_at=process.started_at,
             boot_id=boot_id(),

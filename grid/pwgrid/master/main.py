@@ -280,7 +280,7 @@ class Master:
                 continue
             try:
                 if workers > pool.workers == 0:
-                    self._config.prepare_pool(self._config.settings, pool.settings)
+                    self._config.parts.prepare_pool(self._config.settings, pool.settings)
                 pool.scale(workers)
             except GridError as error:  # its browser has just been removed
                 log.error("pool_not_scaled", pool=name, reason=str(error))
@@ -304,7 +304,7 @@ class Master:
             sd_notify.allow_silence(LOAD_S)
         try:
             with sd_notify.reload(is_ready=self._reports.is_ready):
-                execute(list(config.exec_argv), kept, self._signals)
+                execute(list(config.argv), kept, self._signals)
         finally:  # only after a failure
             if self._watchdog_s is not None:
                 sd_notify.allow_silence(self._watchdog_s)

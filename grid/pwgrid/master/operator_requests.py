@@ -45,8 +45,8 @@ class Requests:
         return {
             "status": lambda _data: self.reports.status(),
             "redis": lambda _data: {"url": self.config.redis_url, "prefix": self.config.settings.redis_key_prefix},
-            "settings": lambda _data: {"settings": self.config.describe_settings(self.config.settings)},
-            "tokens": lambda _data: {"file": self.config.tokens_file and str(self.config.tokens_file)},
+            "settings": lambda _data: {"settings": self.config.parts.describe(self.config.settings)},
+            "tokens": lambda _data: {"file": self.config.parts.tokens_file and str(self.config.parts.tokens_file)},
             "drain": self.drain,
             "end_session": self.end_session,
             "scale": self.scale,
@@ -110,7 +110,7 @@ class Requests:
                 raise ValueError(f"{name}: {workers!r:.40} is not a number of workers from 0 to {MAX_WORKERS}")
             if workers > pool.workers == 0:
                 try:
-                    self.config.prepare_pool(self.config.settings, pool.settings)
+                    self.config.parts.prepare_pool(self.config.settings, pool.settings)
                 except GridError as error:
                     raise ValueError(str(error)) from None
             wanted[name] = workers
@@ -126,7 +126,7 @@ class Requests:
     def _keep_the_default_browser(self, wanted: dict[str, int]) -> None:
         """Raises ValueError if no worker of the default browser type would be left, and the settings name that type."""
         settings = self.config.settings
-        source = self.config.describe_settings(settings).get("default_browser_type", {}).get("source", DEFAULT)
+        source = self.config.parts.describe(settings).get("default_browser_type", {}).get("source", DEFAULT)
         browser_type = settings.default_browser_type
         left = {self.workers.pools[name].settings.browser_type for name, workers in wanted.items() if workers}
         if source != DEFAULT and browser_type not in left:

@@ -122,13 +122,15 @@ class ProxyChild(RestartedChild):
     def _fork(self) -> Child:
         if not self.listeners:
             try:
-                self.listeners = self._config.open_listeners()
+                self.listeners = self._config.listeners.open()
             except GridError as error:
                 raise OSError(errno.EADDRINUSE, str(error)) from None
         config, common = self._config, self._config.common()
         child, control = fork_linked(
             self._loop,
-            lambda control: config.run_proxy(ProxyArguments(*common, control, self.listeners, config.tokens_file)),
+            lambda control: config.roles.proxy(
+                ProxyArguments(*common, control, self.listeners, config.parts.tokens_file)
+            ),
             self.listeners,
         )
         link = self._link = self._new_link()
@@ -194,7 +196,7 @@ class Proxies:
         self._on_event = on_event
         self.configuration = ""
         """A name for the latest configuration; each proxy reports which one it knows."""
-        self.current = self._make(config.listeners)
+        self.current = self._make(config.listeners.there)
         self._coming: ProxyChild | None = None
         self._leaving: list[ProxyChild] = []
         self._late = loop.timer(lambda: self._replaced(f"it does not listen after {START_S:g} s"))

@@ -90,7 +90,7 @@ class Reload:
         """Recycle and replace what another master has forked with other settings or other code. `proxy` is the file of
         its proxy."""
         self.recycle_outdated()
-        if proxy is not None and proxy.version != self._config.code:
+        if proxy is not None and proxy.version != self._config.parts.code:
             self._proxies.replace(UPGRADE)
         elif proxy is not None and proxy.settings != self._files.settings_of("proxy"):
             self._proxies.replace(CONFIGURATION)
@@ -104,7 +104,7 @@ class Reload:
             reason = None
             if worker.settings != self._files.settings_of_pool(worker.pool.settings):
                 reason = CONFIGURATION
-            elif worker.code != self._config.code:
+            elif worker.code != self._config.parts.code:
                 reason = UPGRADE
             if worker.recycle in (None, CONFIGURATION):  # the settings may be changed back before its turn comes
                 worker.mark(reason)
@@ -118,7 +118,7 @@ class Reload:
         config = self._config
         scaled_up = {name for name, pool in self._workers.pools.items() if pool.workers and not pool.settings.workers}
         try:
-            settings, accept = config.reload(scaled_up)
+            settings, accept = config.parts.reload(config.settings.port, scaled_up)
         except GridError as error:
             log.error("configuration_refused", reason=str(error))
             raise ValueError(str(error)) from None

@@ -138,10 +138,10 @@ class Reports:
         told = self.status()
         if proxy.ready and told["ready"]:
             self.is_ready = True
-            self._call(self._config.on_ready, told)
+            self._call(self._config.messages.ready, told)
         elif not told["ready"] and not self._is_not_ready:
             self._is_not_ready = True
-            self._call(self._config.on_not_ready, told)
+            self._call(self._config.messages.not_ready, told)
 
     def tell_stop(self, now: float) -> float:
         """Say what is new about a stop that waits for workers. Returns when to call it again at the latest (monotonic
@@ -152,7 +152,7 @@ class Reports:
             if now < answer_by and not all(worker.has_told_drain for worker in workers):
                 return answer_by
         live = sum(worker.active for worker in workers)
-        sessions, say = counted(live, "live session"), self._config.on_stopping
+        sessions, say = counted(live, "live session"), self._config.messages.stopping
         if self._shutdown.is_hurried and not self._is_hurry_told:
             self._is_hurry_told = self._is_stop_told = True
             say(f"stopping: ending {sessions} now")
@@ -162,13 +162,14 @@ class Reports:
                 say(f"stopping: {sessions} may go on for {drain_s:g} s; Ctrl-C again (or SIGTERM) ends them now")
             else:
                 say("stopping: no live session")
-        if self._config.count_down is None or self._is_hurry_told or not live:
+        count_down = self._config.messages.count_down
+        if count_down is None or self._is_hurry_told or not live:
             return math.inf
         if now >= self._counted_at + COUNT_S:
             self._counted_at = now
             left_s = max((worker.life.sessions_until - now for worker in workers if worker.active), default=0.0)
             left = f"{max(0, math.ceil(min(left_s, drain_s)))} s left"
-            self._config.count_down(f"stopping: {sessions}, {left}, Ctrl-C ends them now")
+            count_down(f"stopping: {sessions}, {left}, Ctrl-C ends them now")
         return self._counted_at + COUNT_S
 
     def _runs(self) -> list[dict[str, Any]]:
@@ -207,7 +208,7 @@ class Reports:
         text = f"launching {launching} of {wanted} workers ({available} ready)"
         if launching and text != self._progress:
             self._progress = text
-            self._call(self._config.on_progress, text)
+            self._call(self._config.messages.progress, text)
 
     @staticmethod
     def _call(hook: Callable[..., None], argument: object) -> None:

@@ -31,6 +31,8 @@ log = structlog.get_logger()
 
 VARIABLE: Final = "PWGRID_KEPT_OPEN"
 CHECK_S: Final = 30.0
+CHECK_ONLY: Final = "--check-only"
+"""With it the command only loads its code and configuration."""
 _REASON_CHARACTERS: Final = 2000
 
 
@@ -63,13 +65,13 @@ class VersionChange:
         if self._proxies.is_being_replaced:  # by an upgrade or a reload
             raise ValueError("the proxy is still being replaced; try again when the new one listens")
         change, *_ = reload.read()  # the new code reads the configuration, too, and could not refuse it any more
-        if not force and not change.changed and self._config.is_up_to_date(self._config.settings):
+        if not force and not change.changed and self._config.parts.are_installed(self._config.settings):
             log.info("upgrade_not_needed")
             return {"unchanged": True}
         self._output.unlink(missing_ok=True)
         try:
             # Path.cwd() would fail where the directory that the grid was started in has been removed.
-            check = fork_command(self._loop, self._config.check_argv, Path(), self._output)
+            check = fork_command(self._loop, [*self._config.argv, CHECK_ONLY], Path(), self._output)
         except OSError as error:
             raise ValueError(f"cannot start the check of the new code: {error.strerror or error}") from None
         deadline = self._loop.now() + CHECK_S

@@ -19,11 +19,11 @@ from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.tasks import BackgroundTasks, first_of
 from pwgrid.common.worker_lifecycle import WorkerEvent, advance
 from pwgrid.control.child_side import ChildSide
+from pwgrid.installed.browsers import FoundBrowser
 from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import CODE_CACHE
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last
-from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.launch import LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer
 from pwgrid.worker.close_texts import drain_text

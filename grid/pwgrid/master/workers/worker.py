@@ -346,7 +346,7 @@ class Worker:
             boot = WorkerArguments(
                 *common, control, ipc, None, adopt_node_pid=node_pid, registry_seen=True, sessions_until=until
             )
-            return config.run_worker(boot)
+            return config.roles.worker(boot)
 
         self.child, control = fork_linked(loop, run, (ipc,))
         self.tree.worker_pid = self.child.pid
@@ -476,7 +476,7 @@ def fork_worker(shared: Surroundings, pool: Pool, *, spare: bool) -> Worker:
 
         def run(control: socket.socket) -> int:
             boot = WorkerArguments(*common, control, ipc, ipc_child, registry_seen=shared.registry_seen, spare=spare)
-            return config.run_worker(boot)
+            return config.roles.worker(boot)
 
         with ipc_child:
             child, control = fork_linked(loop, run, (ipc, ipc_child))
@@ -491,7 +491,7 @@ def fork_worker(shared: Surroundings, pool: Pool, *, spare: bool) -> Worker:
         child=child,
         tree=Tree(child.pid, directory),
         forked_at=now,
-        code=config.code,
+        code=config.parts.code,
         settings=shared.files.settings_of_pool(pool.settings),
         ipc=ipc,
     )
