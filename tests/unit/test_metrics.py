@@ -142,6 +142,7 @@ def test_every_figure_of_a_grid_that_serves() -> None:
     assert {key: value for key, value in found.items() if key not in buckets} == {
         ("pwgrid_ready",): 1,
         ("pwgrid_redis_up",): 1,
+        ("pwgrid_redis_writable",): 1,
         ("pwgrid_build_info", __version__, platform.python_version()): 1,
         ("pwgrid_active_sessions", *CHROMIUM): 3,
         ("pwgrid_active_sessions", *FIREFOX): 0,
@@ -249,7 +250,7 @@ def test_a_grid_that_knows_nothing_yet_is_not_ready() -> None:
 
 def test_while_redis_is_away_what_it_holds_is_missing_and_the_rest_is_there() -> None:
     there, away = read(scrape()), read(scrape(found=None))
-    assert away["pwgrid_redis_up",] == 0
+    assert (there["pwgrid_redis_writable",], away["pwgrid_redis_up",], away["pwgrid_redis_writable",]) == (1, 0, 0)
     from_redis = {each.name for each in metrics.ALL if each.source is metrics.Source.REDIS}
     gone = {key[0] for key in there.keys() - away.keys()}
     assert {re.sub("_(total|bucket|count|sum)$", "", name) for name in gone} == from_redis - {

@@ -191,6 +191,7 @@ class Reports:
             "pid": redis.pid if redis else None,
             "url": shown(config.redis_url),
             "prefix": config.settings.redis_key_prefix,
+            "staleS": config.settings.stale_threshold,
         }
         return {**found, "error": redis.problem} if redis and redis.problem else found
 

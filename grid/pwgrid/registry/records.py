@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pwgrid.common.histogram import Histogram
+from pwgrid.common.redis_faults import RedisFault
 from pwgrid.common.types import BrowserType
 
 ACTIVE = "cluster:active_connections"
@@ -252,7 +254,9 @@ class RegistrySnapshot:
 
     The rest are totals, which only rise: `outcomes` and `leases` are ends of sessions and of leases by status, `ends`
     those of sessions in detail. `taken_back` are ends in `outcomes` that were presumed wrongly, `leases_taken_back`
-    those in `leases`. `lengths` are of sessions, in seconds, by browser type and pool."""
+    those in `leases`. `lengths` are of sessions, in seconds, by browser type and pool.
+
+    `write_fault` is why Redis takes no writes now; None if it does."""
 
     active: Mapping[str, int]
     lifetime: Mapping[str, int]
@@ -264,6 +268,7 @@ class RegistrySnapshot:
     lengths: Mapping[tuple[str, str], Histogram] = field(default_factory=dict)
     leases: Mapping[str, int] = field(default_factory=dict)
     leases_taken_back: Mapping[str, int] = field(default_factory=dict)
+    write_fault: RedisFault | None = None
 
 
 def snapshot_commands(prefix: str) -> list[tuple[str, ...]]:
@@ -278,8 +283,11 @@ def worker_fields(replies: list[Any]) -> list[str]:
     return sorted(active.keys() | lifetime.keys())
 
 
-def read_snapshot(replies: list[Any], hashes: Iterable[Mapping[str, str]]) -> RegistrySnapshot:
-    """Makes a snapshot from the replies to `snapshot_commands` and the workers' hashes."""
+def read_snapshot(
+    replies: list[Any], hashes: Iterable[Mapping[str, str]], write_fault: RedisFault | None = None
+) -> RegistrySnapshot:
+    """Makes a snapshot from the replies to `snapshot_commands`, the workers' hashes, and what became of the
+    `write_probe`."""
     workers = zip(worker_fields(replies), hashes, strict=True)
     *found, repairs = replies
     active, lifetime, outcomes, taken_back, ends, lengths, leases, leases_taken_back = map(counts, found)
@@ -294,6 +302,7 @@ def read_snapshot(replies: list[Any], hashes: Iterable[Mapping[str, str]]) -> Re
         lengths=_lengths(lengths),
         leases=leases,
         leases_taken_back=leases_taken_back,
+        write_fault=write_fault,
     )
 
 
@@ -315,6 +324,11 @@ def number(text: str | None) -> float:
     except ValueError:
         return 0.0
     return found if abs(found) < _TOO_LARGE else 0.0
+
+
+def glob_escape(text: str) -> str:
+    """Returns a Redis pattern that matches only this text."""
+    return re.sub(r"([\\*?\[\]])", r"\\\1", text)
 
 
 def counts(values: Mapping[str, str]) -> dict[str, int]:

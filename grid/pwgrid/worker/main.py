@@ -61,6 +61,8 @@ class Worker:
             on_offered=self._serve.set,  # a spare that is offered a session has to serve
             on_served=self._watch_lifetime,
         )
+        self._missed_for = ""
+        """Why the last heartbeat was missed; empty if it was not. The log has each reason once."""
         self._lifetime_told = 0
         """What `_watch_lifetime` has told the master last."""
         self._drain = DrainRequest()
@@ -317,15 +319,18 @@ class Worker:
         try:
             reply = await self.registry_sync.beat()
         except RegistryUnavailable as error:
-            log.warning("heartbeat_missed", error=str(error))
+            if str(error) != self._missed_for:
+                log.warning("heartbeat_missed", error=str(error))
+            self._missed_for = str(error)
             return
-        if reply is not None and reply.command == "shutdown":
+        self._missed_for = ""
+        if reply.command == "shutdown":
             self.slots.expect(reply.awaited)
             if reply.is_used_up:
                 self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
             elif not self._drain.is_asked:  # the command stays in Redis, and later heartbeats repeat it
                 self.ask_drain("asked over Redis")
-        elif reply is not None and reply.command == "serve":
+        elif reply.command == "serve":
             self._serve.set()
 
     # Descriptions of this worker

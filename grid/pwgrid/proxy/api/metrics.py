@@ -182,6 +182,9 @@ REFUSALS: Final = counter(
 )
 HTTP: Final = counter("pwgrid_proxy_http_requests", _P, "Requests to the API", ("route", "method", "status"))
 REDIS_UP: Final = gauge("pwgrid_redis_up", _P, "1 if Redis has answered this scrape; else its figures are missing")
+REDIS_WRITABLE: Final = gauge(
+    "pwgrid_redis_writable", _P, "1 if Redis takes writes; else clients are served without it"
+)
 REDIS_SECONDS: Final = histogram("pwgrid_proxy_redis_exchange_seconds", _P, "How long Redis took for a pipeline")
 
 BUILD: Final = gauge(
@@ -232,7 +235,7 @@ def metrics_route(grid: Proxy, requests: Requests) -> APIRouter:
             found = await grid.registry.snapshot()
         except RegistryUnavailable:
             found = None
-        reason = await grid.readiness.problem(found) if found is not None else grid.roster.not_ready()
+        reason = (await grid.readiness.verdict(found)).reason if found is not None else grid.roster.not_ready()
         scrape = Scrape(grid, found, requests, is_ready=reason is None, by_worker=by is not None)
         return Response(exposition(scrape), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
@@ -341,6 +344,7 @@ def _of_proxy(scrape: Scrape) -> Iterator[Metric]:
     grid = scrape.grid
     figures = grid.gateway.figures
     yield REDIS_UP.of([((), scrape.found is not None)])
+    yield REDIS_WRITABLE.of([((), scrape.found is not None and scrape.found.write_fault is None)])
     yield BUILD.of([((__version__, platform.python_version()), 1)])
     yield READY.of([((), scrape.is_ready)])
     yield WAITING.of(((pool.browser_type, name), grid.queue.waiting(name)) for name, pool in grid.roster.pools.items())

@@ -44,9 +44,10 @@ class Health(_Model):
 
 
 class Ready(_Model):
-    """Every pool can take a session."""
+    """Every pool can take a session. `degraded` says without what, if clients are served without Redis."""
 
     status: Literal["ready"] = "ready"
+    degraded: str | None = None
 
 
 class ActiveConnections(_Model):
@@ -77,11 +78,13 @@ class WaitingRun(_Model):
 
 
 class Status(_Model):
-    """The grid at a glance. `reason` says why it is not ready. `outcomes` are totals of ended sessions, which only
-    rise; `takenBack` are those of them that were presumed wrongly."""
+    """The grid at a glance. `reason` says why it is not ready, `degraded` why clients are served without Redis.
+    `outcomes` are totals of ended sessions, which only rise; `takenBack` are those of them that were presumed
+    wrongly."""
 
     ready: bool
     reason: str | None
+    degraded: str | None
     active_connections: int
     waiting: int
     waiting_by_run: list[WaitingRun]
