@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pwgrid import __version__
 from pwgrid.common.histogram import Histogram
+from pwgrid.common.redis_faults import FaultKind, RedisFault
 from pwgrid.control.frames import MAX_FRAME_BYTES, encode
 from pwgrid.master.policy import event_counts
 from pwgrid.master.policy.event_counts import EventCounts
@@ -250,6 +251,8 @@ def test_a_grid_that_knows_nothing_yet_is_not_ready() -> None:
 
 def test_while_redis_is_away_what_it_holds_is_missing_and_the_rest_is_there() -> None:
     there, away = read(scrape()), read(scrape(found=None))
+    full = read(scrape(found=RegistrySnapshot({}, {}, {}, {}, 0, write_fault=RedisFault(FaultKind.MEMORY_FULL))))
+    assert (full["pwgrid_redis_up",], full["pwgrid_redis_writable",]) == (1, 0)
     assert (there["pwgrid_redis_writable",], away["pwgrid_redis_up",], away["pwgrid_redis_writable",]) == (1, 0, 0)
     from_redis = {each.name for each in metrics.ALL if each.source is metrics.Source.REDIS}
     gone = {key[0] for key in there.keys() - away.keys()}
@@ -316,6 +319,7 @@ def test_the_page_is_made_from_the_table() -> None:
         ("firefox did not start: worker ended with SIGSEGV", ("launch failed", "SIGSEGV")),
         ("cannot start a worker: Resource temporarily unavailable", ("not forked", "none")),
         ("no Redis at redis://localhost within 5 s (5 attempts): refused", ("no Redis", "none")),
+        ("Redis refused: it takes no writes, since its memory is full: raise its maxmemory", ("no Redis", "none")),
         ("its dog ate SIGHOMEWORK", ("other", "other")),
         ("", ("other", "none")),
     ],

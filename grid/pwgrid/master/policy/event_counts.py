@@ -23,7 +23,7 @@ RECYCLES: Final = {
 
 DEATHS: Final = {
     "launch failed": re.compile(r" did not start\b"),
-    "no Redis": re.compile(r"no Redis at "),
+    "no Redis": re.compile(r"no Redis at |Redis (refused|did not answer|at \S+ is away): "),
     "late": re.compile(r"not available \d"),
     "silent": re.compile(r"silent for \d"),
     "memory limit": re.compile("memory limit$"),
