@@ -17,6 +17,7 @@ from redis.retry import Retry
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import is_sentinel, sentinels, service, shown, split
+from pwgrid.registry.fault_of import NONSENSE, fault_of
 
 _OPTIONS: Final = {
     "decode_responses": True,
@@ -74,8 +75,8 @@ def redis_cli_arguments(url: str, *, timeout_s: float) -> tuple[list[str], str]:
     if isinstance(pool, redis.SentinelConnectionPool):
         try:
             host, port = pool.get_master_address()
-        except RedisError as error:
-            raise RegistryUnavailable(f"{shown(url)}: {error}") from None
+        except (RedisError, OSError, *NONSENSE) as error:
+            raise RegistryUnavailable(f"{shown(url)}: {fault_of(error, url=url)}") from None
     arguments = ["-s", options["path"]] if "path" in options else ["-h", host, "-p", str(port)]
     if issubclass(pool.connection_class, redis.SSLConnection):
         arguments += ["--tls", *["--insecure"] * (options.get("ssl_cert_reqs") == "none")]
