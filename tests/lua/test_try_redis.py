@@ -4,7 +4,7 @@ import asyncio
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -231,9 +231,8 @@ async def test_a_redis_with_as_many_clients_as_it_takes(own_redis: RedisServer) 
 
 
 async def test_a_server_that_does_not_know_resp3() -> None:
-    server = RedisServer("--rename-command", "HELLO", "")
-    assert await kind_of(server.url) is K.TOO_OLD
-    server.close()
+    with closing(RedisServer("--rename-command", "HELLO", "")) as server:
+        assert await kind_of(server.url) is K.TOO_OLD
 
 
 # Rights

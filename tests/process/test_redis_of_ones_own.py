@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -40,11 +41,11 @@ def acl_of_the_page() -> list[str]:
 
 @pytest.fixture(scope="module")
 def redis() -> Iterator[RedisServer]:
-    place = Path(tempfile.mkdtemp(prefix="pwgrid-gone-"))
-    server = RedisServer("--dir", str(place))
-    server.command(*acl_of_the_page())
-    yield server
-    server.close()
+    # A directory of its own for what it saves, which a test takes away.
+    saved = tempfile.TemporaryDirectory(prefix="pwgrid-gone-", ignore_cleanup_errors=True)
+    with saved as place, closing(RedisServer("--dir", place)) as server:
+        server.command(*acl_of_the_page())
+        yield server
 
 
 @pytest.fixture(scope="module")
