@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.routing import iter_route_contexts
 
 from pwgrid.cli import token as tokens
 from pwgrid.proxy.api.app import create_app
@@ -24,49 +23,10 @@ from pwgrid.runtime.find_grids import find_running
 from pwgrid.tokens.tokens import Role
 from tests.support import raw
 from tests.support.grid import Grid, eventually, running_grid
+from tests.support.routes import CLIENT, OPEN, OPERATOR, ROUTES, in_app
 
 OPERATORS = "s3cret-of-the-settings"
 WRONG = "pwg_00000000_" + "0" * 48
-
-OPEN, CLIENT, OPERATOR = "open", "client", "operator"
-
-ROUTES = {
-    # Each route of the API, and the least role that it takes. A new route stands here, or the first test fails.
-    ("GET", "/"): OPEN,
-    ("HEAD", "/"): OPEN,
-    ("POST", "/"): OPEN,
-    ("GET", "/playwright/{path:path}"): OPEN,
-    ("GET", "/json"): OPEN,
-    ("GET", "/json/version"): OPEN,
-    ("GET", "/json/version/"): OPEN,
-    ("GET", "/favicon.ico"): OPEN,
-    ("GET", "/health"): OPEN,
-    ("GET", "/health/ready"): OPEN,
-    ("GET", "/dashboard"): OPEN,
-    ("GET", "/dashboard/"): OPEN,
-    ("GET", "/dashboard/{name}"): OPEN,
-    ("GET", "/openapi.json"): OPEN,
-    ("GET", "/docs"): OPEN,
-    ("GET", "/docs/{name}"): OPEN,
-    ("GET", "/metrics"): OPERATOR,
-    ("GET", "/v1/status"): OPERATOR,
-    ("GET", "/v1/workers"): OPERATOR,
-    ("GET", "/v1/capacity"): OPERATOR,
-    ("GET", "/v1/pools"): OPERATOR,
-    ("GET", "/nodes"): OPERATOR,
-    ("POST", "/v1/workers/{id}/drain"): OPERATOR,
-    ("POST", "/v1/pools/{name}/scale"): OPERATOR,
-    ("POST", "/v1/pools/{name}/drain"): OPERATOR,
-    ("GET", "/v1/sessions"): CLIENT,
-    ("GET", "/v1/sessions/{id}"): CLIENT,
-    ("DELETE", "/v1/sessions/{id}"): CLIENT,
-    ("GET", "/lease/{path:path}"): OPEN,
-    ("POST", "/session/borrow"): CLIENT,
-    ("POST", "/session/return"): CLIENT,
-    ("GET", "/v1/leases"): CLIENT,
-    ("GET", "/v1/leases/{id}"): CLIENT,
-    ("PATCH", "/v1/leases/{id}"): CLIENT,
-}
 
 POOL = """
 [[pools]]
@@ -157,18 +117,6 @@ def guarded() -> Iterator[Guarded]:
             }
             tokens.revoke(place, "gone")
             yield Guarded(grid, place, texts)
-
-
-def in_app() -> set[tuple[str, str]]:
-    """Method and path of each route that the API has."""
-    app = create_app(None, Access())  # type: ignore[arg-type] # no route is called
-    found = set()
-    for context in iter_route_contexts(app.routes):
-        methods = set(context.methods or ())
-        if "GET" in methods and (context.path, "HEAD") != ("/", "HEAD") and context.path != "/":
-            methods.discard("HEAD")  # that of a GET
-        found |= {(method, context.path) for method in methods}
-    return found
 
 
 def test_the_table_has_every_route_of_the_api() -> None:

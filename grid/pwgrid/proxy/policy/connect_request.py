@@ -16,10 +16,10 @@ from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.proxy.policy.access import ANYBODY, Access, Address, Identity, check_origin
 from pwgrid.proxy.policy.choose_pool import asked_browser_type, asked_pool, choose_pool
 from pwgrid.proxy.policy.label_match import OfferedLabels
-from pwgrid.proxy.policy.refusal import Refusal, bad_handshake
+from pwgrid.proxy.policy.refusal import CLIENT_URL, Refusal, bad_handshake, nothing_at
 from pwgrid.proxy.roster import PoolView
 
-CONNECT_HINT: Final = "this is a Playwright grid: connect a Playwright client to ws://<host>:<port>/?browser=chromium"
+CONNECT_HINT: Final = f"this is a Playwright grid: connect a Playwright client to {CLIENT_URL}"
 
 _PLAYWRIGHT_AGENT: Final = re.compile(r"Playwright/(\d+\.\d+)")
 _VERSION_CHARACTERS: Final = 20
@@ -116,7 +116,7 @@ def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> 
         )
     named = _WORKER_PATH.fullmatch(path)
     if named is None and path not in ("", "/"):
-        raise Refusal(404, f"there is nothing at {path[:100]}: connect to ws://<host>:<port>/?browser=chromium")
+        raise nothing_at(path)
     labels = _said(headers, parameters, "labels")
     name = run_name(_said(headers, parameters, "name"), "name")
     labelled = policy.labels.serving(labels, _client_browser(headers)) if labels else None

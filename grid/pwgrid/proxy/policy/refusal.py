@@ -14,6 +14,8 @@ from pwgrid.common.launch_failure import without_places
 from pwgrid.common.wording import counted
 from pwgrid.settings.model import Settings
 
+CLIENT_URL: Final = "ws://<host>:<port>/?browser=chromium"
+
 RETRY_AFTER_S: Final = 5
 RETRY_AFTER_STOPPING_S: Final = 30
 RETRY_AFTER_QUEUE_S: Final = 30
@@ -107,6 +109,15 @@ class Refusal(Exception):
         headers["Content-Length"] = str(len(body))
         headers["Connection"] = "close"
         return Response(self.status, HTTPStatus(self.status).phrase, headers, body).serialize()
+
+
+def nothing_at(path: str) -> Refusal:
+    """404: an unknown path."""
+    return Refusal(
+        404,
+        f"there is nothing at {path[:100]}: a Playwright client connects to {CLIENT_URL}; "
+        "/docs has the paths of the API, and /dashboard shows the grid",
+    )
 
 
 def bad_handshake(error: str, headers: tuple[tuple[str, str], ...] = ()) -> Refusal:
