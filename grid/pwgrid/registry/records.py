@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from pwgrid.common.histogram import Histogram
 from pwgrid.common.types import BrowserType
+from pwgrid.common.worker_id import is_worker_id
 
 ACTIVE = "cluster:active_connections"
 LIFETIME = "cluster:lifetime_connections"
@@ -100,7 +101,7 @@ class WorkerRecord:
         browser_type, _, worker_id = name.partition(":")
         return cls(
             browser_type=browser_type,  # type: ignore[arg-type] # other grids may know more types than we do
-            worker_id=worker_id,
+            worker_id=known_worker_id(worker_id),
             ws_endpoint=values.get("wsEndpoint", ""),
             status=values.get("status", ""),
             started_at=number(values.get("startedAt")),
@@ -163,7 +164,7 @@ class SessionRecord:
         return cls(
             session_id=session_id,
             browser_type=values.get("browserType", ""),
-            worker_id=values.get("workerId", ""),
+            worker_id=known_worker_id(values.get("workerId", "")),
             status=values.get("status", ""),
             reason=values.get("reason") or None,
             created_at=number(values.get("createdAt")),
@@ -306,6 +307,17 @@ def lease_of(session_id: str) -> str:
     """Returns the id of the lease that a session came with, or "" if it came without one."""
     lease_id, mark, _ = session_id.partition(WITH_LEASE)
     return lease_id if mark else ""
+
+
+def known_worker_id(text: str) -> str:
+    """Returns a worker's id as Redis has it, or "" for what cannot be one: whoever writes Redis, or a bug."""
+    return text if is_worker_id(text) else ""
+
+
+def worker_of(endpoint: str) -> str:
+    """Returns the worker's id in a wsEndpoint (ws://host:port/playwright/{browser type}/{worker id}.{secret}), or ""
+    for one of another form: other programs register workers, too."""
+    return known_worker_id(endpoint.rpartition("/")[2].partition(".")[0])
 
 
 def number(text: str | None) -> float:

@@ -23,6 +23,7 @@ from pwgrid.master.policy.worker_state_machine import Purpose, WorkerLife
 from pwgrid.runtime.browser_process_tree import Tree
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.child_files import ChildState
+from pwgrid.runtime.directory import worker_dir
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 
@@ -167,7 +168,7 @@ def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> Managed
         browser_type=browser_type,
         life=life,
         child=child,
-        tree=Tree(0 if child.has_ended else child.pid, config.runtime.directory / "w" / state.name, anywhere=True),
+        tree=Tree(0 if child.has_ended else child.pid, worker_dir(config.runtime.directory, state.name), anywhere=True),
         forked_at=state.forked_at,
         warm_since=state.forked_at if life.status in WARM else math.inf,
         settings=state.settings,

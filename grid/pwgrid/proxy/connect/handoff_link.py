@@ -18,6 +18,7 @@ import orjson
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, despite_reset
 from pwgrid.proxy.policy.refusal import bad_handshake
+from pwgrid.runtime.directory import worker_dir
 
 if TYPE_CHECKING:
     from pwgrid.proxy.client_traces import ClientTraces
@@ -263,11 +264,11 @@ class Handoffs:
         link = self._links.get(worker_id)
         if link is None or link.closed:
             self._links.pop(worker_id, None)
-            path = self._runtime / "w" / worker_id / "handoff.sock"
             try:
+                path = worker_dir(self._runtime, worker_id) / "handoff.sock"
                 link = self._links[worker_id] = HandoffLink(path, worker_id, self._selector, self._traces)
-            except OSError as error:
-                raise HandoffFailure(f"the worker is gone ({error.strerror})") from None
+            except (OSError, ValueError) as error:  # the latter: its id is none
+                raise HandoffFailure(f"the worker is gone ({getattr(error, 'strerror', error)})") from None
         return link
 
 
