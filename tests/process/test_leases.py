@@ -105,6 +105,10 @@ def test_nobody_has_a_lease_without_its_secret(grid: Grid) -> None:
     worker = lease["browserId"].partition("-")[0]
     assert answer(grid.port, head(target=lease["target"].replace(worker, "0badc0de")))[0] == 404
     assert answer(grid.port, head(target=lease["target"], X_Playwright_Browser="firefox"))[0] == 400
+    other = lease["target"].replace("/chromium/", "/firefox/")  # as a Firefox client would need it
+    for given in ({}, {"X_Playwright_Browser": "firefox"}):
+        assert answer(grid.port, head(target=other, **given))[0] == 404
+    session(grid.port, lease["target"]).close()
     assert give_back(grid, lease)
 
 

@@ -170,9 +170,12 @@ class ConnectingClient(asyncio.Protocol):
     async def _serve_with_lease(self, lease: LeasePath, headers: Headers) -> None:
         """Hands the client over to the worker of its lease. It takes no slot of its own."""
         gateway = self._gateway
+        worker = gateway.roster.workers.get(lease.worker_id)
+        if worker is not None and worker.browser_type != lease.browser_type:
+            raise _no_such_lease()
         passed_on = {**self._passed_on(headers), "lease": [lease.lease_id, lease.secret]}
         if self._attempt is not None:
-            self._attempt.asks_of(gateway.roster.workers.get(lease.worker_id))
+            self._attempt.asks_of(worker)
         until = self._loop.time() + SUCCESSOR_S
         reason = ""
         while True:
@@ -271,8 +274,12 @@ def _lease_not_served(reason: str, *, is_known: bool) -> Refusal:
     if reason == IN_USE:
         return Refusal(409, "this lease has a client already: it is for one connection at a time")
     if reason == "no such lease" or not is_known:
-        return Refusal(404, "there is no such lease (any more): it was returned, or has expired; borrow another one")
+        return _no_such_lease()
     return no_capacity(f"the worker of this lease does not take its client now: {reason}")
+
+
+def _no_such_lease() -> Refusal:
+    return Refusal(404, "there is no such lease (any more): it was returned, or has expired; borrow another one")
 
 
 def _fields(wanted: ConnectRequest) -> dict[str, str]:

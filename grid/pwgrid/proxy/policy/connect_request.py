@@ -68,6 +68,7 @@ class Policy:
 class LeasePath:
     """The path of a borrowed lease's endpoint: names the worker and the lease, and has the lease's secret."""
 
+    browser_type: BrowserType
     worker_id: str
     lease_id: str
     secret: str
@@ -140,12 +141,13 @@ def _with_lease(request: Request, policy: Policy, local: Address, lent: re.Match
     policy.access.check_host(request.headers, local)
     check_origin(request.headers, policy.access.allowed_origins)
     _check_handshake(request)
-    browser_type, client = lent["type"], _client_browser(request.headers)
-    if browser_type not in BROWSER_TYPES:
-        raise Refusal(400, f"unknown browser {browser_type[:40]!r}: use one of {', '.join(BROWSER_TYPES)}")
+    named, client = lent["type"], _client_browser(request.headers)
+    browser_type = next((each for each in BROWSER_TYPES if each == named), None)
+    if browser_type is None:
+        raise Refusal(400, f"unknown browser {named[:40]!r}: use one of {', '.join(BROWSER_TYPES)}")
     if client not in (None, browser_type):
         raise Refusal(400, f"the lease is for {browser_type}, but the client is {client}: make them agree")
-    return LeasePath(lent["worker"], lent["id"], lent["secret"])
+    return LeasePath(browser_type, lent["worker"], lent["id"], lent["secret"])
 
 
 def ignored_launch_options(
