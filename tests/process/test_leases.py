@@ -201,7 +201,8 @@ async def test_a_lease_ends_by_its_time_whoever_is_connected(grid: Grid) -> None
 
 
 def test_without_a_grace_a_disconnect_returns_the_lease_and_names_stay_out_of_the_log() -> None:
-    with running_grid(environment={**TWO_POOLS, **WITHOUT_SPARES, "LOG_RUN_NAMES": "false"}, fake=True) as grid:
+    environment = {**TWO_POOLS, **WITHOUT_SPARES, "LOG_RUN_NAMES": "false", "DRAIN_TIMEOUT": "3600"}
+    with running_grid(environment=environment, fake=True) as grid:
         lease = borrow(grid, runName="secret name")
         session(grid.port, lease["target"]).close()
         eventually(lambda: lease_now(grid, lease)["status"] == "returned", "it is returned")
@@ -213,6 +214,30 @@ def test_without_a_grace_a_disconnect_returns_the_lease_and_names_stay_out_of_th
         with session(grid.port, used["target"]) as sock, session(grid.port, "/?name=secret%20name"):
             stop_while_leases_go_on(grid, idle, used, sock)
         assert "secret name" not in grid.output()
+
+
+def test_a_lease_that_nobody_has_come_with_does_not_hold_up_a_stop_without_a_master() -> None:
+    with running_grid(environment={**TWO_POOLS, "DRAIN_TIMEOUT": "3600"}, fake=True) as grid:
+        borrow(grid)
+        grid.kill_master()
+        assert grid.command("stop", "--no-wait").returncode == 0
+        eventually(lambda: not grid.processes(), "it has ended")
+        assert "reason='grid stopped'" in grid.output()
+
+
+def test_a_worker_that_is_replaced_waits_for_a_lease_that_nobody_has_come_with(grid: Grid) -> None:
+    lease = borrow(grid)
+    worker = lease["browserId"].partition("-")[0]
+    assert grid.command("drain", worker).returncode == 0
+    eventually(lambda: status_of(grid, worker) == "draining", "it drains")
+    with session(grid.port, lease["target"]) as sock:
+        assert goes_on(sock)
+    assert give_back(grid, lease)
+    eventually(lambda: status_of(grid, worker) == "", "it is gone")
+
+
+def status_of(grid: Grid, worker: str) -> str:
+    return {each["id"]: each["status"] for each in grid.status()["workers"]}.get(worker, "")
 
 
 def test_a_lease_outlives_a_client_that_came_while_its_browser_server_stood_still() -> None:
@@ -293,8 +318,10 @@ def stop_while_leases_go_on(grid: Grid, idle: dict[str, Any], used: dict[str, An
     borrowed = request(grid, "POST", "/session/borrow", {"labelKey": CHROMIUM})
     assert (borrowed.status, borrowed.headers["retry-after"]) == (503, "30")
     assert goes_on(sock)
-    with session(grid.port, idle["target"]) as late:  # it was borrowed before
-        assert goes_on(late)
+    status, _, body = answer(grid.port, head(target=idle["target"]))  # it would hold up the stop
+    assert (status, body["reason"]) == (404, "grid stopped")
+    assert lease_now(grid, idle)["reason"] == "grid stopped"
+    assert goes_on(sock)
     assert give_back(grid, used)
     assert b"its lease was returned" in sock.recv(4096)
 

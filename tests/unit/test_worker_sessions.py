@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any, cast
 
 import pytest
 
+from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.tokens.file import changing
+from pwgrid.tokens.tokens import Role, make
 from pwgrid.worker import sessions as module
 from pwgrid.worker.browser.server import SessionClosed
 from pwgrid.worker.handoff_server import HandoffServer, OfferedClient
@@ -23,22 +27,25 @@ class Worker:
     """Its sessions, and what they had others do, in order. The browser server takes each client at once."""
 
     def __init__(self, directory: Path) -> None:
+        self.tokens_file = directory / "tokens.json"
         self.done: list[str] = []
         self.told = asyncio.Event()
         self.slots = Slots(100)
         settings = SimpleNamespace(borrow_reconnect_grace=0.0)
-        boot: Any = SimpleNamespace(directory=directory, settings=settings, adopt_node_pid=None)
+        boot: Any = SimpleNamespace(
+            directory=directory, settings=settings, adopt_node_pid=None, tokens_file=self.tokens_file
+        )
         itself = cast("Any", self)
         handoff = HandoffServer(directory / "handoff.sock")
         self.sessions = Sessions(boot, self.slots, itself, handoff, lambda: None, self.on_served)
         self.sessions.server = itself
 
-    async def serve(self, *session_ids: str) -> None:
+    async def serve(self, *session_ids: str, **about: Any) -> None:
         """Serves clients, until the browser server has them."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             for session_id in session_ids:
-                session = LiveSession(session_id, "c:1")
+                session = LiveSession(session_id, "c:1", **about)
                 self.slots.admit(session)
                 self.sessions.serve(OfferedClient(session, 1.0, {}, "", "", ours, self.answered))
             await asyncio.sleep(0)
@@ -60,6 +67,9 @@ class Worker:
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         taken.set_result(None)
         return taken
+
+    def close_session(self, session_id: str, reason: str, _text: str | None) -> None:
+        self.done.append(f"close {session_id}: {reason}")
 
     # As its RegistrySync
 
@@ -115,3 +125,25 @@ async def test_not_more_than_some_wait_for_their_record(worker: Worker) -> None:
     assert worker.done == []
     await worker.serve(served[-1])
     assert [each for each in worker.done if each.startswith("start")] == [f"start {each}" for each in served]
+
+
+async def test_the_sessions_of_a_token_end_and_none_that_is_on_its_way_begins(worker: Worker) -> None:
+    (ci, _), (again, _) = (make("ci", Role.CLIENT, 0, (), 0.0) for _ in range(2))
+    with changing(worker.tokens_file) as tokens:
+        tokens["ci"] = again
+    await worker.serve("a", told={"token": "ci"}, token_id=ci.id)
+    await worker.serve("b", told={"token": "ci"})  # of this worker's predecessor, which told no id
+    await worker.serve("c", told={"token": "ci"}, token_id=again.id)
+    await worker.serve("d", told={"token": "other"}, token_id="x")
+    worker.done.clear()
+    worker.sessions.end_of_token("ci", ci.id)
+    assert worker.done == ["close a: token revoked", "close b: token revoked"]
+    refused: list[Any] = []
+    for token in (ci, again):
+        with socket.socket() as sock:
+            session = LiveSession(token.id, told={"token": "ci"}, token_id=token.id)
+            client = OfferedClient(session, math.inf, {}, "", "", sock, lambda said: refused.append(json.loads(said)))
+            worker.slots.status = WorkerStatus.AVAILABLE
+            worker.sessions._on_offer(client)
+    assert [(each["session"], each["refused"]) for each in refused] == [(ci.id, "token revoked")]
+    assert again.id in worker.slots.live

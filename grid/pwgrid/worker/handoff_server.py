@@ -54,11 +54,12 @@ class OfferedClient:
     sock: socket.socket
     _send: Callable[[bytes], None]
 
-    def answer(self, refused: str | None, served_at: float | None = None) -> None:
-        """Says why it is refused; or None, and when the browser server got its socket (by time.monotonic(), for the
-        answer may be later)."""
+    def answer(self, refused: str | None, served_at: float | None = None, ended: str | None = None) -> None:
+        """Says why it is refused, and why its lease has `ended` if that is known; or None, and when the browser server
+        got its socket (by time.monotonic(), for the answer may be later)."""
         self.sock.close()
-        self._send(orjson.dumps({"session": self.session.session_id, "refused": refused, "servedAt": served_at}))
+        said = {"session": self.session.session_id, "refused": refused, "servedAt": served_at}
+        self._send(orjson.dumps({**said, "ended": ended} if ended else said))
 
 
 class HandoffServer:
@@ -179,6 +180,7 @@ class HandoffServer:
                 return
             session = LiveSession(said["session"], said["client"])
             session.told, session.trace = said.get("told", {}), said.get("trace", "")
+            session.token_id = said.get("tokenId", "")
             session.lease_id, secret = said.get("lease", ("", ""))
             (fd,) = fds
             client = OfferedClient(

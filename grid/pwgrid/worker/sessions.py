@@ -9,12 +9,13 @@ from typing import Final
 
 import structlog
 
-from pwgrid.common.session_lifecycle import how_ended
+from pwgrid.common.session_lifecycle import EndReason, how_ended
 from pwgrid.registry.records import lease_of
 from pwgrid.runtime.child_arguments import WorkerArguments
+from pwgrid.worker.borrowers_tokens import BorrowersTokens
 from pwgrid.worker.browser.server import BrowserServer, SessionClosed
 from pwgrid.worker.handoff_server import HandoffServer, OfferedClient
-from pwgrid.worker.leases import End, Leases
+from pwgrid.worker.leases import End, Leases, is_of_token
 from pwgrid.worker.registry_sync import RECORD_AT_ONCE, RECORD_DELAY_S, RegistrySync
 from pwgrid.worker.slots import NAMES, LiveSession, Slots
 
@@ -42,7 +43,8 @@ class Sessions:
     ) -> None:
         self.server: BrowserServer | None = None
         grace_s = boot.settings.borrow_reconnect_grace
-        self.leases = Leases(slots, boot.directory / "leases.json", grace_s, registry_sync, self)
+        tokens = BorrowersTokens(boot.tokens_file)
+        self.leases = Leases(slots, boot.directory / "leases.json", grace_s, registry_sync, self, tokens)
         self._boot = boot
         self._slots = slots
         self._registry_sync = registry_sync
@@ -51,6 +53,8 @@ class Sessions:
         self._on_served = on_served
         self._is_successor = boot.adopt_node_pid is not None
         """Whether another worker admitted the sessions."""
+        self._ended_tokens: set[str] = set()
+        """Ids of tokens whose sessions were ended: a proxy may have offered one before it knew."""
         self._taken: dict[str, tuple[OfferedClient, float]] = {}
         """By their sessions' ids, the clients that are not answered yet, and since when the browser server has each."""
         self._timer: asyncio.TimerHandle | None = None
@@ -119,6 +123,15 @@ class Sessions:
         if self.server is not None:
             self.server.close_session(session_id, reason, text)
 
+    def end_of_token(self, name: str, token_id: str) -> None:
+        """Ends the live sessions and the leases of a token that was revoked, and admits none of it any more. Without
+        `token_id` its name is enough."""
+        self._ended_tokens |= {token_id} - {""}
+        self.leases.end_of_token(name, token_id)
+        for session in list(self._slots.live.values()):
+            if is_of_token(session, name, token_id):
+                self.end(session.session_id, EndReason.TOKEN_REVOKED)
+
     async def cut(self, reason: str, text: str | None) -> None:
         """Closes every session and lease for `reason`, and waits until each is over."""
         self.leases.cut(End("grid", reason))
@@ -162,11 +175,16 @@ class Sessions:
     def _on_offer(self, client: OfferedClient) -> None:
         if client.session.lease_id:
             self.leases.offered(client)
+        elif self._was_revoked(client.session.token_id):
+            client.answer(EndReason.TOKEN_REVOKED)
         elif refused := self._slots.refusal(client.session.session_id, client.deadline, time.monotonic()):
             client.answer(refused)
         else:
             self._slots.admit(client.session)
             self.serve(client)
+
+    def _was_revoked(self, token_id: str) -> bool:
+        return token_id in self._ended_tokens and not self.leases.tokens.has(token_id)
 
     def _take_back(self, session_id: str) -> None:
         session = self._slots.live.get(session_id)

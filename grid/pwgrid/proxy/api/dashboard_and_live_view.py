@@ -70,8 +70,11 @@ def live_routes(grid: Proxy) -> APIRouter:
             raise no_capacity("too many pages look at this grid already: close some")
         await socket.accept()
         you = orjson.dumps({"you": {"name": identity.name, "operator": identity.is_operator}})
+        check = partial(operator, socket)
         async with grid.feed.page() as page:
-            await first_of(_send(socket, page, you, partial(operator, socket)), _until_gone(socket), page.ended.wait())
+            # `_until_refused` for a page that reads nothing, or is told nothing for a while.
+            sends = _send(socket, page, you, check)
+            await first_of(sends, _until_gone(socket), page.ended.wait(), _until_refused(check))
         await close_page(socket, SERVICE_RESTART)
 
     @router.websocket("/v1/live/{id}")

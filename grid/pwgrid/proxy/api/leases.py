@@ -186,6 +186,7 @@ def _ticket(gateway: Gateway, wanted: models.Borrow, identity: Identity, client:
         fields={name: value for name, value in fields.items() if value},
         run=run or named,
         token=identity.name,
+        token_id=identity.token_id,
         caps=caps_of(gateway.settings, identity, label=str(key), run=run or named),
         refusal=partial(gateway.access.revoked, identity),
         borrows=True,
@@ -277,6 +278,7 @@ async def _take(gateway: Gateway, lease_id: LeaseId, secret: str, expires_at: fl
         "client": ticket.client,
         "secret": secret,
         "expiresAt": expires_at,
+        "tokenId": ticket.token_id,
         "told": {name: text for name, text in ticket.told().items() if name != EXPIRES_AT},
     }
     try:

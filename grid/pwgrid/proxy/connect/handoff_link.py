@@ -46,17 +46,24 @@ class HandoffFailure(Exception):
 
     `is_dead`: the worker has closed the link, or is gone: it does nothing more with the offer. `open_until`: until when
     a browser server may take the socket, in seconds of the loop's clock; 0 if none can have it, since the offer was not
-    sent, or was refused. `is_served` tells whether one has it.
+    sent, or was refused. `is_served` tells whether one has it. `ended` is why a client's lease has ended, if it has.
     """
 
     def __init__(
-        self, reason: str, *, is_dead: bool = False, is_refusal: bool = False, open_until: float = 0.0
+        self,
+        reason: str,
+        *,
+        is_dead: bool = False,
+        is_refusal: bool = False,
+        open_until: float = 0.0,
+        ended: str | None = None,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.is_dead = is_dead
         self.is_refusal = is_refusal
         self.open_until = open_until
+        self.ended = ended
 
 
 PendingAnswer = asyncio.Future[dict[str, Any] | HandoffFailure]
@@ -96,7 +103,7 @@ class HandoffLink:
         Raises HandoffFailure."""
         answer, deadline = await self._exchange(session_id, packet, fd)
         if answer["refused"] is not None:
-            raise HandoffFailure(answer["refused"], is_refusal=True)
+            raise HandoffFailure(answer["refused"], is_refusal=True, ended=answer.get("ended"))
         served_at: float = answer["servedAt"]
         # Node acknowledges a socket before launcher.cjs looks at the offer's deadline and may drop it.
         if served_at >= deadline - _LATE_ANSWER_S - _IN_TIME_S:

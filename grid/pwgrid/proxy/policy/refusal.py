@@ -120,6 +120,13 @@ def nothing_at(path: str) -> Refusal:
     )
 
 
+def no_such_lease(ended: str | None = None) -> Refusal:
+    """404: the lease of an endpoint is over. `ended` says why (an EndReason), where that is known."""
+    if ended is None:
+        return Refusal(404, "there is no such lease (any more): it was returned, or has expired; borrow another one")
+    return Refusal(404, f"this lease has ended ({ended}): borrow another one", details={"reason": ended})
+
+
 def bad_handshake(error: str, headers: tuple[tuple[str, str], ...] = ()) -> Refusal:
     return Refusal(400, f"bad WebSocket handshake: {error}", headers=headers, reason=RefusalReason.BAD_HANDSHAKE)
 
