@@ -95,7 +95,7 @@ end
 local function note_lease(prefix, id)
   local lease = string.match(id, '^(.-)~')
   if not lease then return end
-  local names = {'pool', 'labels', 'name', 'run', 'token'}
+  local names = {'pool', 'labels', 'labelKey', 'name', 'run', 'token'}
   local record = {'lease', lease}
   for i, value in ipairs(redis.call('HMGET', prefix .. 'lease:' .. lease, unpack(names))) do
     if value then

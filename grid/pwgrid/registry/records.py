@@ -38,9 +38,10 @@ EXPIRES_AT = "expiresAt"
 IGNORED_OPTIONS = "ignoredOptions"
 """A field of a session's record: names of launch options, comma-separated."""
 
-LABELS, NAME, RUN, TOKEN, OF_LEASE = OPTIONAL_FIELDS = ("labels", "name", "run", "token", "lease")
-"""Fields that not every session's record has: the label key that was asked for, the name and the id that the client
-gave its run, the name of its token, the lease that it came with."""
+OPTIONAL_FIELDS = ("labels", "labelKey", "name", "run", "token", "lease")
+LABELS, LABEL_KEY, NAME, RUN, TOKEN, OF_LEASE = OPTIONAL_FIELDS
+"""Fields that not every session's record has: the label key that was asked for, that of the pool which serves it, the
+name and the id that the client gave its run, the name of its token, the lease that it came with."""
 
 CAPS = "caps"
 """A field of a record: the caps that the session counts towards, comma-separated ("run:nightly")."""

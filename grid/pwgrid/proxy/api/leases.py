@@ -95,6 +95,7 @@ def lease_routes(grid: Proxy) -> APIRouter:
             web_socket_endpoint=_base(request, grid.gateway.settings) + lent.path,
             browser_type=ticket.browser_type,
             label_key=str(key),
+            requested_label_key=ticket.fields[records.LABELS],
             expires_at=lent.expires_at,
         )
 
@@ -173,6 +174,7 @@ def _ticket(gateway: Gateway, wanted: models.Borrow, identity: Identity, client:
     assert key.browser_type is not None  # pools have no wildcards
     fields = {
         records.LABELS: wanted.label_key.strip(),
+        records.LABEL_KEY: str(key),
         records.NAME: named,
         records.RUN: run,
         records.TOKEN: identity.name,

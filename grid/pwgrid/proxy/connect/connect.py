@@ -297,6 +297,7 @@ def _fields(wanted: ConnectRequest) -> dict[str, str]:
     fields = {
         records.IGNORED_OPTIONS: ",".join(wanted.ignored_options),
         records.LABELS: wanted.labels,
+        records.LABEL_KEY: wanted.label_key,
         records.NAME: wanted.name,
         records.TOKEN: wanted.identity.name,
     }
