@@ -364,6 +364,21 @@ def test_the_token_of_the_settings_is_revoked_by_a_reload_as_any_other(tmp_path:
             assert raw.goes_on(session)
         path = f"/v1/leases/{lease['browserId']}"
         eventually(lambda: guarded.json(path, new)[1]["reason"] == "token revoked", "it has ended")
+        sessions_end_although_their_worker_is_frozen_and_killed(guarded)
+
+
+def sessions_end_although_their_worker_is_frozen_and_killed(guarded: Guarded) -> None:
+    """By its successor, which knows whose they are."""
+    text = tokens.create(guarded.place, "ci", Role.CLIENT, 0, ())[0]
+    with guarded.connect(text) as session:
+        assert session.recv(4096).startswith(b"HTTP/1.1 101 ")
+        assert raw.goes_on(session)
+        (worker,) = (each["pid"] for each in guarded.grid.status()["workers"])
+        os.kill(worker, signal.SIGSTOP)
+        assert guarded.grid.command("token", "revoke", "ci", "--end-sessions").returncode == 0
+        tokens.create(guarded.place, "ci", Role.CLIENT, 0, ())  # of the same name, and another
+        os.kill(worker, signal.SIGKILL)
+        assert b"the grid closed this session: its token was revoked" in raw.read_all(session)
 
 
 def asked(connection: http.client.HTTPConnection, token: str) -> tuple[int, dict[str, str], bytes]:

@@ -15,11 +15,11 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry.records import lease_of
 from pwgrid.tokens.file import load
 from pwgrid.tokens.tokens import Role, operators_token_id
-from pwgrid.worker.borrowers_tokens import BorrowersTokens
 from pwgrid.worker.handoff_server import OfferedClient
-from pwgrid.worker.leases import EXPIRED, MOST_ENDED, RETURNED, TOKEN_LOOK_S, End, Lease, Leases, is_of_token
+from pwgrid.worker.leases import EXPIRED, MOST_ENDED, RETURNED, TOKEN_LOOK_S, End, Lease, Leases
 from pwgrid.worker.registry_sync import RegistrySync
 from pwgrid.worker.slots import LiveSession, Slots
+from pwgrid.worker.token_check import TokenCheck
 
 LINK, OTHER_LINK = 1, 2
 DISCONNECTED = End("client", "client disconnected")
@@ -39,7 +39,7 @@ class Worker:
         """Name and id of the borrower's."""
         self.path = directory / "leases.json"
         self.tokens_file = directory / "tokens.json"
-        self.tokens = BorrowersTokens(self.tokens_file)
+        self.tokens = TokenCheck(self.tokens_file)
         self.leases = Leases(self.slots, self.path, grace_s, cast("RegistrySync", self), self, self.tokens)
 
     # As its RegistrySync
@@ -621,31 +621,3 @@ async def test_a_successor_ends_the_leases_of_a_token_that_was_revoked_without_a
     assert successor.done == [("ended", "l1", "grid", "token revoked")]
     successor.leases.disconnected("l2~1", DISCONNECTED)
     assert successor.done[-1] == ("ended", "l2", "grid", "token revoked")
-
-
-async def test_all_leases_of_a_token_end_at_once_if_its_sessions_are_to_end(guarded: Worker) -> None:
-    ci = guarded.token
-    guarded.borrow("l1")
-    guarded.connect("l1~1")
-    with_token(guarded, "other")
-    guarded.borrow("l2")
-    guarded.leases.end_of_token(*ci)
-    assert guarded.done[-1] == ("close", "l1~1", "token revoked")
-    guarded.leave("l1~1", End("grid", "token revoked"))
-    assert guarded.slots.held.keys() == {"lease:l2"}
-
-
-@pytest.mark.parametrize(
-    ("holder", "asked", "is_of"),
-    [
-        (("ci", "aa"), ("ci", "aa"), True),
-        (("ci", "aa"), ("ci", ""), True),  # revoked before: its id is not known any more
-        (("ci", ""), ("ci", "aa"), True),  # a successor knows only the name
-        (("ci", "bb"), ("ci", "aa"), False),  # a new token of that name
-        (("other", "aa"), ("ci", "aa"), False),
-        (("", ""), ("ci", "aa"), False),
-    ],
-)
-def test_whose_session_it_is(holder: tuple[str, str], asked: tuple[str, str], is_of: bool) -> None:
-    session = LiveSession("s", told={"token": holder[0]}, token_id=holder[1])
-    assert is_of_token(session, *asked) == is_of

@@ -17,6 +17,7 @@ from pwgrid.tokens.tokens import Role, make
 from pwgrid.worker import sessions as module
 from pwgrid.worker.browser.server import SessionClosed
 from pwgrid.worker.handoff_server import HandoffServer, OfferedClient
+from pwgrid.worker.leases import End, Lease
 from pwgrid.worker.sessions import Sessions
 from pwgrid.worker.slots import LiveSession, Slots
 
@@ -52,6 +53,19 @@ class Worker:
 
     def answered(self, said: bytes) -> None:
         self.done.append(f"answer {json.loads(said)['session']}")
+
+    def offered(self, token_id: str) -> str | None:
+        """What a proxy hears that offers a client of the token ci; None if it hears nothing yet."""
+        refused: list[str] = []
+        self.slots.status = WorkerStatus.AVAILABLE
+        with socket.socket() as sock:
+            session = LiveSession(token_id, told={"token": "ci"}, token_id=token_id)
+
+            def answered(said: bytes) -> None:
+                refused.append(json.loads(said)["refused"])
+
+            self.sessions._on_offer(OfferedClient(session, math.inf, {}, "", "", sock, answered))
+        return refused[0] if refused else None
 
     def on_served(self) -> None:
         self.done.append("told")
@@ -128,22 +142,52 @@ async def test_not_more_than_some_wait_for_their_record(worker: Worker) -> None:
 
 
 async def test_the_sessions_of_a_token_end_and_none_that_is_on_its_way_begins(worker: Worker) -> None:
+    ci, again, other = (make(name, Role.CLIENT, 0, (), 0.0)[0] for name in ("ci", "ci", "other"))
+    with changing(worker.tokens_file) as tokens:
+        tokens["ci"], tokens["other"] = ci, other
+    await worker.serve("a", told={"token": "ci"}, token_id=ci.id)
+    await worker.serve("b", told={"token": "ci"})  # of a proxy of an earlier version, which tells no id
+    await worker.serve("c", told={"token": "other"}, token_id=other.id)
+    worker.done.clear()
+    worker.sessions.end_of_tokens(["ci"])  # which is there: the command takes it out of the file first
+    assert worker.done == []
+    with changing(worker.tokens_file) as tokens:
+        del tokens["ci"]
+    content = worker.tokens_file.read_bytes()
+    worker.tokens_file.write_bytes(b"{")
+    worker.sessions.end_of_tokens(["ci"])
+    assert worker.done == []  # nobody knows
+    worker.tokens_file.write_bytes(content)
+    worker.sessions.end_of_tokens(["ci"])
+    assert worker.done == ["close a: token revoked", "close b: token revoked"]
+    for session_id in ("a", "b"):
+        worker.slots.free(session_id)
+    with changing(worker.tokens_file) as tokens:
+        tokens["ci"] = again
+    assert [worker.offered(token.id) for token in (ci, again)] == ["token revoked", None]
+    worker.done.clear()
+    worker.sessions.end_of_tokens(["ci"])  # the next state of the master says it again
+    assert worker.done == []
+
+
+async def test_a_lease_of_such_a_token_ends_with_the_session_that_came_with_it(worker: Worker) -> None:
+    lease = Lease("lease:l1", told={"token": "ci"}, token_id="aa", secret="s", expires_at=0.0, connected="l1~1")
+    worker.slots.hold(lease)
+    await worker.serve("l1~1", lease_id="l1")
+    with changing(worker.tokens_file):
+        pass
+    worker.done.clear()
+    worker.sessions.end_of_tokens(["ci"])
+    assert worker.done == ["close l1~1: token revoked"]
+    assert lease.over == End("grid", "token revoked")
+
+
+async def test_a_successor_ends_the_sessions_of_a_token_that_was_revoked_before_it_came(worker: Worker) -> None:
     (ci, _), (again, _) = (make("ci", Role.CLIENT, 0, (), 0.0) for _ in range(2))
     with changing(worker.tokens_file) as tokens:
         tokens["ci"] = again
-    await worker.serve("a", told={"token": "ci"}, token_id=ci.id)
-    await worker.serve("b", told={"token": "ci"})  # of this worker's predecessor, which told no id
-    await worker.serve("c", told={"token": "ci"}, token_id=again.id)
-    await worker.serve("d", told={"token": "other"}, token_id="x")
-    worker.done.clear()
-    worker.sessions.end_of_token("ci", ci.id)
-    assert worker.done == ["close a: token revoked", "close b: token revoked"]
-    refused: list[Any] = []
-    for token in (ci, again):
-        with socket.socket() as sock:
-            session = LiveSession(token.id, told={"token": "ci"}, token_id=token.id)
-            client = OfferedClient(session, math.inf, {}, "", "", sock, lambda said: refused.append(json.loads(said)))
-            worker.slots.status = WorkerStatus.AVAILABLE
-            worker.sessions._on_offer(client)
-    assert [(each["session"], each["refused"]) for each in refused] == [(ci.id, "token revoked")]
-    assert again.id in worker.slots.live
+    worker.sessions.end_of_tokens(["ci"])
+    live = {"a": {"token": "ci", "tokenId": ci.id}, "b": {"token": "ci", "tokenId": again.id}}
+    worker.sessions.adopt(cast("Any", worker), live)
+    assert worker.done == ["close a: token revoked"]
+    assert [each.told for each in worker.slots.live.values()] == [{"token": "ci"}] * 2

@@ -94,7 +94,7 @@ def token_revoke(
     revoked = revoke(where, name, is_optional=end_sessions)
     if revoked is not None:
         click.echo(f"revoked {name}")
-    notes = list(_sessions_of(where.path, runtime_dir, name, revoked, is_ended=end_sessions))
+    notes = list(_sessions_of(where.path, runtime_dir, name, is_ended=end_sessions))
     for note in notes:
         click.echo(f"pwgrid: {note}", err=True)
     if revoked is None and not notes:
@@ -164,7 +164,10 @@ def revoke(where: Place, name: str, *, is_optional: bool = False) -> Token | Non
     """Removes a token, and returns it. Where there is none with this name returns None, or raises GridError unless it
     `is_optional`."""
     from pwgrid.tokens.file import changing, load
+    from pwgrid.tokens.tokens import NAME
 
+    if not NAME.fullmatch(name):
+        raise _unknown(where, name)
     revoked = None
     if any(token.name == name for token in load(where.path).all):  # else no directory is to be made for that
         with changing(where.path, where.reader) as tokens:
@@ -178,9 +181,7 @@ def _unknown(where: Place, name: str) -> GridError:
     return GridError(f"there is no token {name!r:.80} in {where.path}: pwgrid token list shows them")
 
 
-def _sessions_of(
-    path: Path, runtime_dir: str | None, name: str, revoked: Token | None, *, is_ended: bool
-) -> Iterator[str]:
+def _sessions_of(path: Path, runtime_dir: str | None, name: str, *, is_ended: bool) -> Iterator[str]:
     """Yields a sentence about the live sessions of the token in each running grid that reads this file, and has them
     ended if `is_ended`."""
     for grid in _running(runtime_dir):
@@ -190,7 +191,7 @@ def _sessions_of(
                 continue
             live = _live_sessions(grid, name)
             if is_ended:
-                ask(grid, "end_sessions", {"token": name, "tokenId": revoked and revoked.id})
+                ask(grid, "end_sessions", {"token": name})
         except (GridError, OSError) as error:
             if is_ended:
                 yield f"its sessions {there}, if it has any, go on: {error}"

@@ -97,9 +97,8 @@ class Requests:
         return {"ending": session_id}
 
     def end_sessions(self, data: Frame) -> Frame:
-        """Tell all workers to end the sessions and leases of a token that was revoked; `tokenId` may be empty."""
-        token, token_id = validate_reports.ident(data, "token"), str(data.get("tokenId") or "")
-        self.workers.tell_all("end_sessions", {"token": token, "tokenId": token_id})
+        """End the sessions and leases of tokens of this name that were revoked."""
+        self.workers.end_of_token(validate_reports.ident(data, "token"))
         return {"workers": len(self.workers.records)}
 
     def scale(self, data: Frame) -> Frame:

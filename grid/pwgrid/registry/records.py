@@ -43,6 +43,9 @@ LABELS, LABEL_KEY, NAME, RUN, TOKEN, OF_LEASE = OPTIONAL_FIELDS
 """Fields that not every session's record has: the label key that was asked for, that of the pool which serves it, the
 name and the id that the client gave its run, the name of its token, the lease that it came with."""
 
+TOKEN_ID = "tokenId"
+"""Of a client's token; workers know it, no record has it."""
+
 CAPS = "caps"
 """A field of a record: the caps that the session counts towards, comma-separated ("run:nightly")."""
 

@@ -19,6 +19,7 @@ import orjson
 import structlog
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, DescriptorsLost, receive
+from pwgrid.registry.records import TOKEN_ID
 from pwgrid.worker.slots import LiveSession
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class HandoffServer:
                 return
             session = LiveSession(said["session"], said["client"])
             session.told, session.trace = said.get("told", {}), said.get("trace", "")
-            session.token_id = said.get("tokenId", "")
+            session.token_id = said.get(TOKEN_ID, "")
             session.lease_id, secret = said.get("lease", ("", ""))
             (fd,) = fds
             client = OfferedClient(

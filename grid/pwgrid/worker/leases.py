@@ -19,10 +19,10 @@ import structlog
 
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.session_lifecycle import EndReason
-from pwgrid.registry.records import EXPIRES_AT, LEASE, TOKEN, lease_of
-from pwgrid.worker.borrowers_tokens import BorrowersTokens
+from pwgrid.registry.records import EXPIRES_AT, LEASE, TOKEN, TOKEN_ID, lease_of
 from pwgrid.worker.handoff_server import OfferedClient
 from pwgrid.worker.slots import LiveSession, Slots
+from pwgrid.worker.token_check import TokenCheck
 
 if TYPE_CHECKING:
     from pwgrid.worker.registry_sync import RegistrySync
@@ -133,7 +133,7 @@ class Lease(LiveSession):
             "secret": self.secret,
             "expiresAt": self.expires_at,
             "told": self.told,
-            "tokenId": self.token_id,
+            TOKEN_ID: self.token_id,
             "client": self.client,
             "startedAt": self.started_at,
             "isAnswered": self.is_answered,
@@ -152,7 +152,7 @@ class Leases:
     registry_sync: RegistrySync
     sessions: Sessions
     """Tells of each of its sessions that is over by `disconnected`."""
-    tokens: BorrowersTokens
+    tokens: TokenCheck
     _ended: OrderedDict[str, tuple[Lease, str]] = field(default_factory=OrderedDict)
     """The latest leases that have ended, by id, with the reasons."""
     _next_look: asyncio.TimerHandle | None = None
@@ -205,7 +205,7 @@ class Leases:
             told={str(name): str(value) for name, value in dict(message["told"]).items()},
             secret=str(message["secret"]),
             expires_at=float(message["expiresAt"]),
-            token_id=str(message.get("tokenId", "")),
+            token_id=str(message.get(TOKEN_ID, "")),
             link=link,
         )
         refused: str | None = "draining"
@@ -358,12 +358,6 @@ class Leases:
             if lease.last is None and not lease.connected:
                 self.end(lease.id, GRID_STOPPED)
 
-    def end_of_token(self, name: str, token_id: str) -> None:
-        """Ends the leases of a token, and the sessions that came with them. Without `token_id` its name is enough."""
-        for lease in list(self.slots.held.values()):
-            if is_of_token(lease, name, token_id):
-                self.end(lease.id, REVOKED)
-
     def _watch_tokens(self) -> None:
         """Looks from time to time, as long as there is a lease that was borrowed with a token."""
         if self._next_look is None and any(lease.token_id for lease in self.slots.held.values()):
@@ -417,7 +411,7 @@ class Leases:
                 told=each["told"],
                 secret=each["secret"],
                 expires_at=each["expiresAt"],
-                token_id=each.get("tokenId", ""),  # a predecessor of an earlier version knows none
+                token_id=each.get(TOKEN_ID, ""),  # a predecessor of an earlier version knows none
             )
             lease.connected = next((one for one in live if lease_of(one) == lease.id), "")
             lease.is_answered = bool(lease.connected or each["isAnswered"])
@@ -437,11 +431,6 @@ class Leases:
             write_whole(self.path, content)
         except OSError as error:
             log.warning("leases_not_written", error=str(error))
-
-
-def is_of_token(holder: LiveSession, name: str, token_id: str) -> bool:
-    """Whether who has this slot came with the token of this name; if both ids are known, with that very token."""
-    return holder.told.get(TOKEN) == name and (not token_id or holder.token_id in ("", token_id))
 
 
 def _may_come(lease: Lease, client: OfferedClient) -> bool:

@@ -268,14 +268,13 @@ class Worker:
             self._serve.set()
         elif name == "end_session":
             self.sessions.end(str(data["sessionId"]), str(data["reason"]))
-        elif name == "end_sessions":
-            self.sessions.end_of_token(str(data["token"]), str(data["tokenId"]))
         else:
             log.error("command_unknown", name=name)
 
     def _on_state(self, state: dict[str, Any]) -> None:
         self.registry_sync.rss_mib = state.get("rssMib", self.registry_sync.rss_mib)
-        self.sessions.leases.tokens.operators = state.get("operatorsToken")
+        self.sessions.tokens.operators = state.get("operatorsToken")
+        self.sessions.end_of_tokens(state.get("endedTokens", ()))
         if state.get("gridStops"):
             self.sessions.leases.grid_stops()
 

@@ -41,6 +41,7 @@ _NO_MORE_PROCESSES: Final = " (no more processes may be started: raise TasksMax=
 """Which limit it is, the unit's, the container's or the user's, the error does not tell."""
 
 DRAINED_KEPT: Final = 256
+ENDED_TOKENS_KEPT: Final = 100
 
 
 class Workers:
@@ -65,6 +66,7 @@ class Workers:
         self._clean_up = CleanUp(loop, config.runtime, self._cleaned_up)
         self._told: Frame = {"operatorsToken": _operators_token(config)}
         """The part of the workers' state that is the same for all."""
+        self._ended_tokens: deque[str] = deque(maxlen=ENDED_TOKENS_KEPT)
 
     def _new_pool(self, settings: PoolSettings) -> Pool:
         return Pool(settings, self._loop.now(), self.records)
@@ -200,6 +202,11 @@ class Workers:
         self._told |= news
         for record in self.records.values():
             record.tell(**self._told)
+
+    def end_of_token(self, name: str) -> None:
+        """Have all workers, and those to come, end the sessions and leases of tokens of this name that are gone."""
+        self._ended_tokens.append(name)
+        self.tell_state(endedTokens=list(dict.fromkeys(self._ended_tokens)))
 
     def tell_all(self, name: str, data: Frame) -> None:
         for record in self.records.values():

@@ -280,7 +280,7 @@ async def _take(gateway: Gateway, lease_id: LeaseId, secret: str, expires_at: fl
         "client": ticket.client,
         "secret": secret,
         "expiresAt": expires_at,
-        "tokenId": ticket.token_id,
+        records.TOKEN_ID: ticket.token_id,
         "told": {name: text for name, text in ticket.told().items() if name != EXPIRES_AT},
     }
     try:

@@ -27,6 +27,7 @@ from pwgrid.proxy.policy.refusal import Refusal, no_capacity, no_such_lease
 from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.select.queue import ClientGone, Ticket
 from pwgrid.registry import records
+from pwgrid.tokens.tokens import OPERATORS_TOKEN
 
 log = structlog.get_logger()
 
@@ -208,7 +209,8 @@ class ConnectingClient(asyncio.Protocol):
     @staticmethod
     def _told_of(ticket: Ticket) -> dict[str, object]:
         """Returns what the worker gets of a client without a lease, beside that."""
-        told = {"told": ticket.told() if ticket.fields else {}, "tokenId": ticket.token_id}
+        token_id = "" if ticket.token == OPERATORS_TOKEN else ticket.token_id  # a browser server gets it, too
+        told = {"told": ticket.told() if ticket.fields else {}, records.TOKEN_ID: token_id}
         return {name: value for name, value in told.items() if value}
 
     def _may_compress(self) -> bool:
