@@ -48,6 +48,8 @@ class EndReason(StrEnum):
     RETURNED = "returned"  # of a lease, and of the session that came with it
     EXPIRED = "expired"  # likewise
     NOT_ANSWERED = "borrow not answered"  # of a lease
+    TOKEN_REVOKED = "token revoked"
+    GRID_STOPPED = "grid stopped"  # of a lease that no client has ever come with
 
 
 LIVE: Final = frozenset({SessionStatus.PENDING, SessionStatus.RUNNING})
@@ -56,6 +58,8 @@ LIVE: Final = frozenset({SessionStatus.PENDING, SessionStatus.RUNNING})
 
 _ENDS: Final[dict[str, SessionStatus]] = {
     EndReason.ENDED_BY_OPERATOR: SessionStatus.ENDED,
+    EndReason.TOKEN_REVOKED: SessionStatus.ENDED,
+    EndReason.GRID_STOPPED: SessionStatus.ENDED,
     EndReason.RETURNED: SessionStatus.COMPLETED,
     EndReason.EXPIRED: SessionStatus.EXPIRED,
     EndReason.NOT_ANSWERED: SessionStatus.EXPIRED,

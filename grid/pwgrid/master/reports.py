@@ -27,6 +27,7 @@ from pwgrid.master.policy.validate_reports import SAID
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.shutdown_order import Shutdown
 from pwgrid.master.workers.workers import Workers
+from pwgrid.tokens.tokens import operators_token_id
 
 log = structlog.get_logger()
 
@@ -100,6 +101,7 @@ class Reports:
             "stopping": self._shutdown.is_stopping,
             "started": self.is_started,
             "hostGuard": self._memory.guard.reason,
+            "operatorsToken": operators_token_id(self._config.settings.token.get_secret_value()),
             "metrics": {
                 "startedAt": self.started_at,
                 "hostAvailableMib": self._memory.host_available_mib,

@@ -62,6 +62,8 @@ class Roster:
     configuration: str = ""
     """The master's name for the configuration that this roster follows; a reload waits for it."""
     host_guard: str | None = None
+    operators_token: str = ""
+    """The id of the token of the settings that the master has now."""
     pools: dict[str, PoolView] = field(default_factory=dict)
     workers: dict[str, WorkerView] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -73,6 +75,7 @@ class Roster:
         self.is_started = bool(state.get("started", True))
         self.configuration = state.get("configuration", "")
         self.host_guard = state.get("hostGuard")
+        self.operators_token = state.get("operatorsToken", "")
         self.metrics = state.get("metrics", {})
         self.pools = {
             name: PoolView(**{**told, "name": name, "options": {"headless": told["headless"], "args": told["args"]}})

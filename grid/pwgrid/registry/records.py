@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from pwgrid.common.histogram import Histogram
 from pwgrid.common.redis_faults import RedisFault
 from pwgrid.common.types import BrowserType
+from pwgrid.common.worker_id import is_worker_id
 
 ACTIVE = "cluster:active_connections"
 LIFETIME = "cluster:lifetime_connections"
@@ -39,9 +40,13 @@ EXPIRES_AT = "expiresAt"
 IGNORED_OPTIONS = "ignoredOptions"
 """A field of a session's record: names of launch options, comma-separated."""
 
-LABELS, NAME, RUN, TOKEN, OF_LEASE = OPTIONAL_FIELDS = ("labels", "name", "run", "token", "lease")
-"""Fields that not every session's record has: the label key that was asked for, the name and the id that the client
-gave its run, the name of its token, the lease that it came with."""
+OPTIONAL_FIELDS = ("labels", "labelKey", "name", "run", "token", "lease")
+LABELS, LABEL_KEY, NAME, RUN, TOKEN, OF_LEASE = OPTIONAL_FIELDS
+"""Fields that not every session's record has: the label key that was asked for, that of the pool which serves it, the
+name and the id that the client gave its run, the name of its token, the lease that it came with."""
+
+TOKEN_ID = "tokenId"
+"""Of a client's token; workers know it, no record has it."""
 
 CAPS = "caps"
 """A field of a record: the caps that the session counts towards, comma-separated ("run:nightly")."""
@@ -102,7 +107,7 @@ class WorkerRecord:
         browser_type, _, worker_id = name.partition(":")
         return cls(
             browser_type=browser_type,  # type: ignore[arg-type] # other grids may know more types than we do
-            worker_id=worker_id,
+            worker_id=known_worker_id(worker_id),
             ws_endpoint=values.get("wsEndpoint", ""),
             status=values.get("status", ""),
             started_at=number(values.get("startedAt")),
@@ -165,7 +170,7 @@ class SessionRecord:
         return cls(
             session_id=session_id,
             browser_type=values.get("browserType", ""),
-            worker_id=values.get("workerId", ""),
+            worker_id=known_worker_id(values.get("workerId", "")),
             status=values.get("status", ""),
             reason=values.get("reason") or None,
             created_at=number(values.get("createdAt")),
@@ -315,6 +320,17 @@ def lease_of(session_id: str) -> str:
     """Returns the id of the lease that a session came with, or "" if it came without one."""
     lease_id, mark, _ = session_id.partition(WITH_LEASE)
     return lease_id if mark else ""
+
+
+def known_worker_id(text: str) -> str:
+    """Returns a worker's id as Redis has it, or "" for what cannot be one: whoever writes Redis, or a bug."""
+    return text if is_worker_id(text) else ""
+
+
+def worker_of(endpoint: str) -> str:
+    """Returns the worker's id in a wsEndpoint (ws://host:port/playwright/{browser type}/{worker id}.{secret}), or ""
+    for one of another form: other programs register workers, too."""
+    return known_worker_id(endpoint.rpartition("/")[2].partition(".")[0])
 
 
 def number(text: str | None) -> float:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mappi
 from typing import Final, cast
 
 import orjson
+import structlog
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_faults import FaultKind, RedisFault
@@ -36,6 +37,8 @@ from pwgrid.registry.redis_client import Argument, RedisClient, Reply, Subscript
 from pwgrid.registry.scripts import SCRIPTS, write_probe
 from pwgrid.registry.session_updates_until_written import SessionUpdate
 from pwgrid.settings.model import Settings
+
+log = structlog.get_logger()
 
 _PAGE_CHUNK: Final = 200
 
@@ -142,8 +145,22 @@ class Registry:
             *extra,
         )
         endpoint: str | None = await self._run("selector", *arguments)
-        with self._makes_sense():
-            return None if endpoint is None else _worker_id(endpoint)
+        if endpoint is None:
+            return None
+        chosen = records.worker_of(endpoint)
+        return chosen if chosen and chosen not in exclude else await self._selected(session_id)
+
+    async def _selected(self, session_id: str) -> str | None:
+        """Returns the id by which Redis knows the worker of a selected session, perhaps one that is none: for workers
+        whose wsEndpoint names no worker, or one that is excluded. Whom nobody can exclude would be chosen again and
+        again: gives that slot back and returns None."""
+        key = self._prefix + records.key_of(session_id)
+        worker_id: str | None = await self.client.call("HGET", key, "workerId")
+        log.warning("endpoint_names_another_worker", worker=worker_id, session=session_id)
+        if worker_id and "," not in worker_id:
+            return worker_id
+        await self.rollback(session_id)
+        return None
 
     async def reached(self, caps: Mapping[str, int]) -> list[str]:
         """Returns which of the caps are full, as the last selection with these caps left them."""
@@ -479,15 +496,6 @@ def _flat(sessions: Collection[SessionUpdate]) -> list[str]:
 
 def _told(update: SessionUpdate) -> str:
     return orjson.dumps(update.told).decode() if update.told else ""
-
-
-def _worker_id(endpoint: str) -> str:
-    """Raises ValueError for what is no endpoint of a worker."""
-    # ws://host:port/playwright/<browser type>/<worker id>.<secret>
-    _, slash, name = endpoint.rpartition("/")
-    if not slash:
-        raise ValueError(endpoint)
-    return name.partition(".")[0]
 
 
 def _read_cursor(cursor: str) -> tuple[str, str]:

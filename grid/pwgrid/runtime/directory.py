@@ -18,6 +18,7 @@ from typing import Final
 import orjson
 
 from pwgrid.common.errors import AlreadyRunning, GridError
+from pwgrid.common.worker_id import is_worker_id
 from pwgrid.runtime.process_identity import create_time, find_process
 
 # A Unix socket path has 108 bytes, the last one a zero.
@@ -182,7 +183,7 @@ class RuntimeDir:
 
     def make_worker_dir(self, worker_id: str) -> Path:
         """The worker's own directory with its `tmp`, both new. Raises OSError."""
-        path = self.directory / "w" / worker_id
+        path = worker_dir(self.directory, worker_id)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         path.mkdir(mode=0o700)
         (path / "tmp").mkdir(mode=0o700)
@@ -190,7 +191,7 @@ class RuntimeDir:
 
     def remove_worker_dir(self, worker_id: str) -> bool:
         """Remove the worker's directory; whether there was one."""
-        path = self.directory / "w" / worker_id
+        path = worker_dir(self.directory, worker_id)
         existed = path.exists()
         _remove(path)
         return existed
@@ -216,6 +217,14 @@ class RuntimeDir:
                     self.directory.parent.rmdir()
         os.close(self._lock_fd)
         self._lock_fd = -1
+
+
+def worker_dir(runtime: Path, worker_id: str) -> Path:
+    """The directory of one worker: no other place makes a path of a worker's id. Raises ValueError for an id that is
+    none: whoever can write to Redis does not choose which sockets are connected to."""
+    if not is_worker_id(worker_id):
+        raise ValueError(f"{worker_id!r:.80} is no worker's id")
+    return runtime / "w" / worker_id
 
 
 @contextmanager

@@ -31,6 +31,7 @@ def close_texts(settings: Settings) -> dict[str, str]:
         EndReason.IDLE_TIMEOUT: f"its client asked for nothing for SESSION_IDLE_TIMEOUT={idle:g} s",
         EndReason.MAXIMUM_DURATION: f"it had lasted for SESSION_MAX_DURATION={duration:g} s",
         EndReason.ENDED_BY_OPERATOR: "an operator ended it",
+        EndReason.TOKEN_REVOKED: "its token was revoked",
         EndReason.DRAIN_TIMEOUT: f"its worker was gone and DRAIN_TIMEOUT={drain:g} s was over",
         EndReason.RETURNED: "its lease was returned",
         EndReason.EXPIRED: "its lease ran out; extend it, or borrow with more ttlSeconds",

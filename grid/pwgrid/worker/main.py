@@ -256,6 +256,8 @@ class Worker:
         if was_draining and (self._was_signalled or not has_no_master):
             self._drain.hurry()
         self._was_signalled = True
+        if has_no_master:  # nobody else stops the grid
+            self.sessions.leases.grid_stops()
         self.ask_drain("SIGTERM")
 
     def _on_command(self, name: str, data: dict[str, Any]) -> None:
@@ -273,6 +275,10 @@ class Worker:
 
     def _on_state(self, state: dict[str, Any]) -> None:
         self.registry_sync.rss_mib = state.get("rssMib", self.registry_sync.rss_mib)
+        self.sessions.tokens.operators = state.get("operatorsToken")
+        self.sessions.end_of_tokens(state.get("endedTokens", ()))
+        if state.get("gridStops"):
+            self.sessions.leases.grid_stops()
 
     def _watch_lifetime(self) -> None:
         lifetime, limit = self.slots.lifetime, self.settings.max_lifetime_sessions

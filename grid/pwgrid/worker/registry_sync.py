@@ -149,7 +149,7 @@ class RegistrySync:
         """Records that the lease is over."""
         status = how_ended(end.by, end.reason).value
         self._writer.note(_update(lease, SessionEnd(status, end.reason, self._registry.now())))
-        log.info("lease_ended", lease=lease.id, status=status, reason=end.reason)
+        log.info("lease_ended", lease=lease.id, status=status, reason=str(end.reason))
 
     def named(self, told: Mapping[str, str]) -> dict[str, str]:
         """Returns the session's name as a field of a log line, or nothing if LOG_RUN_NAMES is off."""

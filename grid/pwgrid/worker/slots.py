@@ -39,6 +39,8 @@ class LiveSession:
     """Whether the browser server has its socket; until then the handoff may still fail."""
     told: Mapping[str, str] = field(default_factory=dict)
     """What the proxy told of its client: fields of its record (`labels`, `name`, `run`, `token`, `caps`)."""
+    token_id: str = ""
+    """That of its client's token; empty without one, and where only this worker's predecessor knew it."""
     lease_id: str = ""
     """The lease that it came with: it uses the lease's slot and takes none of its own."""
     trace: str = ""

@@ -10,7 +10,17 @@ from pydantic.alias_generators import to_camel
 
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.types import BrowserType
-from pwgrid.registry.records import EXPIRES_AT, LABELS, NAME, RUN, TOKEN, RegistrySnapshot, SessionRecord, number
+from pwgrid.registry.records import (
+    EXPIRES_AT,
+    LABEL_KEY,
+    LABELS,
+    NAME,
+    RUN,
+    TOKEN,
+    RegistrySnapshot,
+    SessionRecord,
+    number,
+)
 from pwgrid.settings.value_types import MAX_WORKERS
 
 MAX_PAGE: Final = 1000
@@ -164,6 +174,8 @@ class Session(_Model):
     """Names of the client's launch options that a shared browser ignores."""
     labels: str | None
     """The label key that its client asked for."""
+    label_key: str | None
+    """The pool's label key that serves it."""
     name: str | None
     """What its client calls its run."""
     run: str | None
@@ -197,13 +209,14 @@ class Borrow(_Model):
 
 
 class Borrowed(_Model):
-    """A new lease. `webSocketEndpoint` is secret, and for one connection at a time; `labelKey` is that of the pool
-    which serves the lease."""
+    """A new lease. `webSocketEndpoint` is secret, and for one connection at a time; `labelKey` is the pool's label key
+    that serves the one that was asked for."""
 
     browser_id: str
     web_socket_endpoint: str
     browser_type: BrowserType
     label_key: str
+    requested_label_key: str
     expires_at: float
 
 
@@ -260,7 +273,8 @@ class Lease(_Model):
     client: str
     pool: str
     label_key: str | None
-    """The label key that was asked for."""
+    """The pool's label key that serves the one that was asked for."""
+    requested_label_key: str | None
     run_name: str | None
     run_id: str | None
     token: str | None
@@ -279,7 +293,8 @@ class Lease(_Model):
             ended_at=record.ended_at,
             client=record.client,
             pool=record.pool,
-            label_key=says(LABELS),
+            label_key=says(LABEL_KEY),
+            requested_label_key=says(LABELS),
             run_name=says(NAME),
             run_id=says(RUN),
             token=says(TOKEN),

@@ -22,6 +22,7 @@ import structlog
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.control.frozen_peer import FrozenPeerDetector
+from pwgrid.registry.records import TOKEN_ID
 from pwgrid.runtime.browser_process_tree import Tree, process_table
 from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, spawn, temporary
 from pwgrid.worker.browser.node_link import Message, NodeLink
@@ -220,7 +221,8 @@ class BrowserServer:
             "early": client.early,
         }
         if client.session.told:
-            message["told"] = client.session.told  # for a successor of this worker
+            token = {TOKEN_ID: client.session.token_id} if client.session.token_id else {}
+            message["told"] = {**client.session.told, **token}  # for a successor of this worker
         return self._link.send_handle(message, client.sock)
 
     def close_session(self, session_id: str, reason: str, text: str | None = None) -> None:
