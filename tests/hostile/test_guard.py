@@ -385,6 +385,20 @@ async def test_no_values_over_cdp_crash_a_shared_browser(watched: Watched) -> No
         assert await title(client, page) == ""
 
 
+@with_shared({"max_concurrent_sessions": SHARED, "client_guard": "strict"})
+async def test_who_crashes_the_gpu_process_again_and_again_ends_nobody(watched: Watched) -> None:
+    async with protocol_client(watched.endpoint) as other, protocol_client(watched.endpoint) as client:
+        untouched = await other.new_page()
+        await goto(other, untouched, "data:text/html,<title>untouched</title>")
+        page = await client.new_page()
+        await goto(client, page, "data:text/html,<body style='height: 1000000px'>")
+        for _ in range(4):
+            picture = client.send(page, "screenshot", type="png", fullPage=True, timeout=BOUND_S * 1000)
+            await refused(picture, "Unable to capture screenshot")
+        assert (await other.send(untouched, "screenshot", type="png", timeout=BOUND_S * 1000))["binary"]
+        assert await title(other, untouched) == "untouched"
+
+
 async def test_in_compatible_a_session_of_the_browser_works() -> None:
     async with browser_server(max_concurrent_sessions=SHARED) as watched, protocol_client(watched.endpoint) as client:
         session = await browser_session(client)
