@@ -7,7 +7,6 @@ import json
 import os
 import re
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -317,21 +316,6 @@ async def test_a_client_cannot_open_a_port_on_the_host(where: dict[str, Any]) ->
         with pytest.raises(PlaywrightError, match="no client open a port"):
             await browser.bind("hole", **where)
         page = await browser.new_page()
-        assert await page.evaluate("6 * 7") == 42
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl here to make a certificate")
-async def test_client_certificates_work_though_they_need_a_listener_of_their_own(tmp_path: Path) -> None:
-    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    command += ["-subj", "/CN=client", "-keyout", key, "-out", certificate]
-    subprocess.run(command, check=True, capture_output=True)
-    async with browser_server() as watched, async_playwright() as playwright:
-        browser = await playwright.chromium.connect(watched.endpoint)
-        context = await browser.new_context(
-            client_certificates=[{"origin": "https://localhost", "certPath": certificate, "keyPath": key}]
-        )
-        page = await context.new_page()
         assert await page.evaluate("6 * 7") == 42
 
 

@@ -88,6 +88,20 @@ def temporary_dir() -> Path:
     return Path(next((each for each in named if os.access(each, os.W_OK | os.X_OK)), "/tmp")).absolute()
 
 
+def short_base() -> Path:
+    """Where a grid finds place whose base would be too long for its sockets, if nobody has named that base."""
+    return base_of(os.getuid(), Path("/tmp"))
+
+
+def is_short_enough(base: Path) -> bool:
+    """Whether the sockets of every grid below `base` have a path that the kernel takes."""
+    return _longest_bytes(base / "65535") <= MAX_SOCKET_PATH_BYTES
+
+
+def _longest_bytes(directory: Path) -> int:
+    return len(os.fsencode(directory / _LONGEST))
+
+
 class RuntimeDir:
     """The runtime directory of one grid: `directory` is its path. `locked` makes it, keeps it and removes it."""
 
@@ -97,7 +111,7 @@ class RuntimeDir:
         self._lock_fd = -1
         self._is_kept = False
         self._endpoint = ""
-        longest = len(os.fsencode(self.directory / _LONGEST))
+        longest = _longest_bytes(self.directory)
         if longest > MAX_SOCKET_PATH_BYTES:
             raise RuntimeDirError(
                 f"the runtime directory {self.directory} is too long: its socket paths would have {longest} bytes and "
@@ -108,7 +122,7 @@ class RuntimeDir:
     def create(cls, setting: str | None, port: int) -> RuntimeDir:
         """The directory for the grid on `port`. Raises RuntimeDirError when its path is too long for sockets."""
         base = base_dir(setting)
-        return cls(base, port, owns_base=base == default_base() or not base.exists())
+        return cls(base, port, owns_base=base in (default_base(), short_base()) or not base.exists())
 
     @contextmanager
     def locked(self, endpoint: str, lock_fd: int | None = None) -> Iterator[RuntimeDir]:

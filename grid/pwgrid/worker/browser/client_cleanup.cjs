@@ -9,7 +9,7 @@ const path = require('node:path');
 const { AsyncLocalStorage } = require('node:async_hooks');
 const { setTimeout: sleep } = require('node:timers/promises');
 
-const { ENDS_THE_SESSION, isWellFormed, judge } = require('./message_guard.cjs');
+const { ENDS_THE_SESSION, isWellFormed, judge, judgeNavigation } = require('./message_guard.cjs');
 
 const GOING_GRACE_MS = 5_000; // for a browser that a client has told to end
 const END_LIMIT_MS = 5_000; // for what a client has under way when it goes; then its contexts are closed all the same
@@ -54,7 +54,10 @@ class Client {
     this.blocksFileUrls = clients.options.blockFileUrls;
     this.ownsTracing = false;
     this.isBrowserLevel = false;
-    this.baseUrl = undefined;
+  }
+
+  get certificatePorts() {
+    return [...this.clients.certificatePorts.addresses.keys()];
   }
 
   // Returns whether Playwright gets the message. If not, answers it or ends the session.
@@ -68,8 +71,6 @@ class Client {
       return true;
     if (message.method === 'send')
       this.isBrowserLevel = dispatcher._parent?._type === 'Browser';
-    else if (message.method === 'goto')
-      this.baseUrl = dispatcher._object._page?.browserContext._options.baseURL;
     const verdict = judge(dispatcher._type, message.method, message.params, this);
     if (!verdict)
       return true;
@@ -260,13 +261,15 @@ class Client {
 
 class Clients {
   // `onGoing` is called GOING_GRACE_MS after the browser has begun to end
-  constructor(playwright, options, onGoing) {
+  constructor(playwright, options, certificatePorts, onGoing) {
     this.options = options;
+    this.certificatePorts = certificatePorts;
     this.onGoing = onGoing;
     this.browser = null;
     this.isBrowserGoing = false;
     this.going = null;
     this.running = new AsyncLocalStorage(); // the client that is being admitted, or whose message is being dispatched
+    this.navigates = false; // its navigations are judged
     this.listeners = new Set(); // for the browser's end, as far as it is known whose they are
     this.lastDirectory = 0;
     this.byDirectory = new Map(); // clients that have one
@@ -293,6 +296,8 @@ class Clients {
         clients.ownBrowser(dispatcher._object);
       else if (dispatcher._type === 'Playwright')
         clients.ownListeners(dispatcher);
+      else if (dispatcher._type === 'Page')
+        clients.ownNavigations(dispatcher._object.delegate);
       this[kClient]?.made(dispatcher);
       return registerDispatcher.call(this, dispatcher);
     };
@@ -344,6 +349,23 @@ class Clients {
     });
   }
 
+  // Where Playwright asks the browser to navigate: for `goto`, and for others, such as the origins of a storage state. `delegate` is
+  // that of any page.
+  ownNavigations(delegate) {
+    if (this.navigates)
+      return;
+    this.navigates = true;
+    const prototype = Object.getPrototypeOf(delegate);
+    const { navigateFrame } = prototype;
+    prototype.navigateFrame = async function(frame, url, ...rest) {
+      const client = frame._page.browserContext[kClient];
+      const refusal = client && judgeNavigation(url, client);
+      if (refusal)
+        throw new Error(refusal);
+      return navigateFrame.call(this, frame, url, ...rest);
+    };
+  }
+
   // What these make is known as the client's from the first moment, also where its call ends before it is made.
   ownMakers(browser, artifactsDir) {
     const wrap = (object, name, replacement) => object?.[name] && override(object, name, (make, ...args) => {
@@ -353,7 +375,7 @@ class Clients {
     wrap(browser, 'doCreateNewContext', (client, make, options) => {
       if (options.recordVideo) // each page of the context has one, also a page that no call has asked for
         options.recordVideo.dir = this.directoryOf(client, artifactsDir);
-      return client.ownContext(make(options));
+      return client.ownContext(this.certificatePorts.settle(options, client.isShared).then(() => make(options)));
     });
     wrap(browser, 'newBrowserCDPSession', (client, make) => client.track(make().then(session => { // it ends with no context
       const { _sessionId: sessionId } = session._session;

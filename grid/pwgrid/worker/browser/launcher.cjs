@@ -25,6 +25,7 @@ delete process.env.PWGRID_LAUNCH;
 if (options.codeCache)
   nodeModule.enableCompileCache(options.codeCache);
 
+const { CertificatePorts } = require('./certificate_ports.cjs');
 const { Clients } = require('./client_cleanup.cjs');
 const { serveLiveView } = require('./live_view.cjs');
 const { INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
@@ -35,6 +36,7 @@ let httpServer = null; // playwright's own
 let browserServer = null;
 let browserType = null;
 let clients = null;
+let certificatePorts = null;
 let ready = null; // the `ready` message, once the browser is launched
 let browserGone = ''; // how the browser ended, once it has
 let stopping = null; // the promise of stop(), once called
@@ -168,7 +170,8 @@ async function launch() {
     shimBidi(require(path.join(options.playwrightCore, 'lib', 'utilsBundle')));
   const playwright = require(options.playwrightCore);
   const { version } = require(path.join(options.playwrightCore, 'package.json'));
-  clients = new Clients(playwright, options, () => browserServer.kill().catch(() => {}));
+  certificatePorts = new CertificatePorts(() => browserServer.process().pid, (times, uid) => say({ say: 'refused', times, uid }));
+  clients = new Clients(playwright, options, certificatePorts, () => browserServer.kill().catch(() => {}));
   browserType = playwright[options.browserType];
   const wsPath = '/' + randomBytes(16).toString('hex');
   const { headless, args, chromiumSandbox, firefoxUserPrefs } = options; // Playwright ignores what is for another browser
@@ -241,7 +244,7 @@ async function canary(id, timeoutMs) {
 
 // playwright-core makes its HTTP server with http.createServer() and lets it listen on a TCP port. Here it listens on a Unix
 // socket in the worker's private directory. Other servers may not listen, or a client could open a public port of this host
-// with browser.bind(). The exception is no HTTP server: a SOCKS proxy on the loopback, which client certificates need.
+// with browser.bind(). The exception is no HTTP server: a proxy for a context with client certificates (certificate_ports.cjs).
 function wrapListening() {
   const { createServer } = http;
   const { listen } = net.Server.prototype;
@@ -259,7 +262,7 @@ function wrapListening() {
   net.Server.prototype.listen = function(port, host, ...rest) {
     if (this instanceof http.Server || typeof port !== 'number' || host !== '127.0.0.1')
       throw new Error('this grid lets no client open a port or socket on its host');
-    return listen.call(this, port, host, ...rest);
+    return certificatePorts.listen(this, listen, ...rest);
   };
 }
 

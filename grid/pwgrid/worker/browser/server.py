@@ -310,6 +310,8 @@ class BrowserServer:
                 answer = self._asked.get((kind, message["id"]))
                 if answer is not None and not answer.done():
                     answer.set_result(message)
+            case "refused":
+                log.warning("certificate_connections_refused", times=message["times"], uid=message["uid"])
             case "gone":
                 self._when_ready(partial(self._tell_gone, message["reason"]))
 
