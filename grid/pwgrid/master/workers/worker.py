@@ -57,6 +57,8 @@ class ManagedWorker:
     counted_at: float = math.inf
     slots: int = 0
     runs: list[dict[str, Any]] = field(default_factory=list)
+    suspicion: str | None = None
+    """Why it takes no new client now: its browser may be sick."""
     memory: Footprint = field(default_factory=Footprint)
     recycle: str | None = None
     has_told_drain: bool = False
@@ -91,6 +93,7 @@ class ManagedWorker:
             "memoryMib": self.memory.memory_mib,
             "drainLeftS": self._drain_left_s(),
             "reason": self.life.reason or self.recycle,
+            "suspect": self.suspicion,
         }
 
     def _drain_left_s(self) -> float | None:
