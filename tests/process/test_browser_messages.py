@@ -20,6 +20,7 @@ from tests.support.grid import eventually_async
 from tests.support.stand_in_proxy import BOUND_S, Watched, browser_server
 
 NODE, _ = compute_driver_executable()
+SUPPORT = Path(__file__).parents[1] / "support"
 
 SPLIT = """
 const { PipeMessages } = require(process.argv[1]);
@@ -129,7 +130,7 @@ each_browser = pytest.mark.parametrize("browser_type", ["chromium", "firefox"], 
 async def test_who_asks_for_too_much_gets_an_error_and_nobody_else_notices(
     browser_type: BrowserType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stand_in_proxy, "LAUNCHER", Path(__file__).parents[1] / "support/small_messages_launcher.cjs")
+    monkeypatch.setattr(stand_in_proxy, "LAUNCHER", SUPPORT / "small_messages_launcher.cjs")
     errors: list[tuple[dict[str, int], str]] = []
     async with browser_server(browser_type) as watched, async_playwright() as playwright:
         watched.server.on_errors = lambda counts, text, _session: errors.append((dict(counts), text))
@@ -142,6 +143,28 @@ async def test_who_asks_for_too_much_gets_an_error_and_nobody_else_notices(
         assert (await watched.server.canary(BOUND_S)).ok
         await eventually_async(lambda: sum(counts["too long"] for counts, _ in errors) >= 2, "both are counted")
         assert watched.closed.empty()
+
+
+async def test_an_answer_that_cannot_be_sent_is_an_error_and_without_an_event_its_session_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stand_in_proxy, "LAUNCHER", SUPPORT / "failing_messages_launcher.cjs")
+    errors: asyncio.Queue[tuple[dict[str, int], str | None]] = asyncio.Queue()
+    async with browser_server() as watched, async_playwright() as playwright:
+        watched.server.on_errors = lambda counts, _text, session: errors.put_nowait((dict(counts), session))
+        asker, neighbour = [await _page(playwright, watched, "chromium") for _ in range(2)]
+        with pytest.raises(PlaywrightError, match="the answer cannot be sent: Invalid string length"):
+            await asker.evaluate("'a message that ' + 'fails'")
+        assert await asker.evaluate("6 * 7") == 42
+        asker.on("console", lambda _: None)  # a client gets only the events that it asks for
+        never = asker.evaluate("console.log('a message that ' + 'fails'); new Promise(() => {})")
+        with pytest.raises(PlaywrightError, match="the browser server failed at one of its messages"):
+            await asyncio.wait_for(never, BOUND_S)
+        closed = await watched.next_closed()
+        assert (closed.by, closed.reason) == ("grid", EndReason.MESSAGE_FAILED)
+        counts, session_id = await asyncio.wait_for(errors.get(), BOUND_S)
+        assert (counts.keys(), session_id) == ({"client"}, closed.session_id)
+        assert await neighbour.evaluate("6 * 7") == 42
 
 
 async def _page(playwright: object, watched: Watched, browser_type: BrowserType) -> Page:

@@ -87,6 +87,11 @@ def test_a_sign_and_all_tries_after_it_take_less_than_the_threshold(threshold: f
     assert times.try_s <= times.canary_timeout_s
 
 
+def test_a_very_short_threshold_does_not_make_a_busy_host_look_like_a_sick_browser() -> None:
+    times = HealthTimes.of(Settings(worker_lost_threshold=0.1))
+    assert (times.silent_s, times.sign_s, times.try_s) == (3.0, 2.0, 2.0)
+
+
 # Silence
 
 

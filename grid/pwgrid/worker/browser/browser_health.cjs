@@ -1,5 +1,5 @@
 // Whether one browser works, as far as that is seen from here: asks it, and tells signs that it may open no pages any more. What follows
-// from that its worker decides (pwgrid/worker/browser_health.py).
+// from that its worker decides (pwgrid/worker/browser/health.py).
 'use strict';
 
 const TICK_MS = 500;

@@ -36,6 +36,7 @@ _SPREAD: Final = 0.1
 _LONGEST_ASK_S: Final = 3.0
 _SHORTEST_SIGN_S, _LONGEST_SIGN_S = 2.0, 5.0
 _SHORTEST_TRY_S: Final = 2.0
+_SHORTEST_SILENCE_S: Final = 3.0
 
 
 class Asked(StrEnum):
@@ -67,8 +68,8 @@ class HealthTimes:
     @classmethod
     def of(cls, settings: Settings) -> HealthTimes:
         """A sign and all tries after it take less than WORKER_LOST_THRESHOLD together, unless that is very short: then
-        an overloaded host would look like a sick browser."""
-        silent_s, timeout_s = settings.worker_lost_threshold, settings.canary_timeout
+        an overloaded host would look like a sick or hung browser."""
+        silent_s, timeout_s = max(_SHORTEST_SILENCE_S, settings.worker_lost_threshold), settings.canary_timeout
         sign_s = min(_LONGEST_SIGN_S, max(_SHORTEST_SIGN_S, silent_s / 6))
         try_s = max(_SHORTEST_TRY_S, (silent_s - sign_s) * 0.8 / CANARY_TRIES)
         ask_s = min(_LONGEST_ASK_S, silent_s / 6)
