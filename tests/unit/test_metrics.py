@@ -47,6 +47,8 @@ def tally() -> EventCounts:
     tally.died("chromium did not start: no display")
     tally.tried(0.25, is_well=True)
     tally.tried(10.0, is_well=False)
+    for kind, number in {"too long": 2, "client": 1, "news of a later version": 3}.items():
+        tally.server_failed(kind, number)
     return tally
 
 
@@ -74,7 +76,7 @@ def roster() -> Roster:
                     }
                 },
             },
-            "pools": {"chromium": told_of_pool(wanted=2, drainTimeouts=8)},
+            "pools": {"chromium": told_of_pool(wanted=2, drainTimeouts=8, suspect=1)},
             "workers": [
                 {"id": "a", "browserType": "chromium", "status": "available"},
                 {"id": "d", "browserType": "chromium", "status": "draining"},
@@ -176,6 +178,7 @@ def test_every_figure_of_a_grid_that_serves() -> None:
         ("pwgrid_workers", *CHROMIUM, "spare"): 0,
         ("pwgrid_workers", *CHROMIUM, "available"): 1,
         ("pwgrid_workers", *CHROMIUM, "draining"): 1,
+        ("pwgrid_workers_suspect", *CHROMIUM): 1,
         ("pwgrid_drain_timeouts_total", *CHROMIUM): 8,
         ("pwgrid_worker_starts_total", *CHROMIUM): 4,
         **{("pwgrid_worker_recycles_total", *CHROMIUM, each): 0 for each in event_counts.RECYCLES.values()},
@@ -192,6 +195,10 @@ def test_every_figure_of_a_grid_that_serves() -> None:
         ("pwgrid_canary_first_page_seconds_count", *CHROMIUM): 1,
         ("pwgrid_canary_first_page_seconds_sum", *CHROMIUM): 0.25,
         ("pwgrid_canary_failures_total", *CHROMIUM): 1,
+        ("pwgrid_browser_server_errors_total", *CHROMIUM, "message too long"): 2,
+        ("pwgrid_browser_server_errors_total", *CHROMIUM, "browser connection"): 0,
+        ("pwgrid_browser_server_errors_total", *CHROMIUM, "session"): 1,
+        ("pwgrid_browser_server_errors_total", *CHROMIUM, "other"): 3,
         ("pwgrid_pool_memory_bytes", *CHROMIUM): 7 * MIB,
         ("pwgrid_largest_worker_memory_bytes", *CHROMIUM): 4 * MIB,
         ("pwgrid_host_memory_available_bytes",): 3 * MIB,
@@ -312,6 +319,8 @@ def test_the_page_is_made_from_the_table() -> None:
         ("not available 45 s after its start", ("late", "none")),
         ("memory limit", ("memory limit", "none")),
         ("browser server hung", ("browser server hung", "none")),
+        ("browser hung", ("browser hung", "none")),
+        ("the browser says what is no JSON: Unexpected token 'j'", ("browser unreadable", "none")),
         ("browser server lost (SIGKILL)", ("browser server ended", "SIGKILL")),
         ("the browser server ended (exit 1)", ("browser server ended", "none")),
         ("browser ended (exit 1)", ("browser ended", "none")),

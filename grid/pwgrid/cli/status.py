@@ -162,7 +162,7 @@ def _worker_row(worker: Found) -> tuple[object, ...]:
         f"{worker['active'] or 0}/{worker['slots']}",
         worker["lifetime"] or 0,
         "-" if size is None else f"{size} MiB",
-        (worker["reason"] or "") + left,
+        (worker["reason"] or worker.get("suspect") or "") + left,
     )
 
 

@@ -41,6 +41,10 @@ class EndReason(StrEnum):
     BROWSER_CRASHED = "browser crashed"
     BROWSER_SERVER_LOST = "browser server lost"
     HUNG = "hung"
+    BROWSER_HUNG = "browser hung"
+    BROWSER_SICK = "browser sick"  # it opens no pages any more, and this session waits for one
+    BROWSER_UNREADABLE = "browser connection broken"  # what it says is no message
+    MESSAGE_FAILED = "message failed"  # the browser server failed at a message of this session
     MEMORY_LIMIT = "memory limit"
     WORKER_LOST = "worker lost"
     LOST_BY_WORKER = "lost by worker"

@@ -115,6 +115,7 @@ class Reports:
                     "browserType": record.browser_type,
                     "status": record.life.status.value,
                     "playwrightVersion": record.launched.get("playwrightVersion"),
+                    **({"suspect": record.suspicion[:MOST_CHARACTERS]} if record.suspicion else {}),
                 }
                 for record in self._workers.records.values()
                 if record.life.status in NOT_ENDED

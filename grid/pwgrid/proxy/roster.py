@@ -42,7 +42,8 @@ class PoolView(readiness.PoolFigures):
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """One live worker. `playwright_version` is major.minor; `reason` says why it drains, or will."""
+    """One live worker. `playwright_version` is major.minor; `reason` says why it drains, or will, `suspect` why it
+    takes no new client for now."""
 
     worker_id: str
     browser_type: BrowserType
@@ -50,6 +51,7 @@ class WorkerView:
     playwright_version: str | None
     pool: str
     reason: str | None = None
+    suspect: str | None = None
 
 
 @dataclass(slots=True)
@@ -86,6 +88,7 @@ class Roster:
                 *(worker["id"], worker["browserType"], worker["status"], _minor(worker)),
                 pool=worker.get("pool", worker["browserType"]),
                 reason=state.get("reasons", {}).get(worker["id"]),
+                suspect=worker.get("suspect"),
             )
             for worker in state.get("workers", [])
         }

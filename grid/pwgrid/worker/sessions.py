@@ -29,7 +29,7 @@ class Sessions:
     """Calls `on_offered` for each admitted offer and `on_served` when the browser server has its socket, and both for a
     new lease.
 
-    The owner sets `server` once there is one.
+    The owner sets `server` once there is one, and `on_handoff_failed`, which is called when that did not take a client.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Sessions:
         on_served: Callable[[], None],
     ) -> None:
         self.server: BrowserServer | None = None
+        self.on_handoff_failed: Callable[[], None] = lambda: None
         grace_s = boot.settings.borrow_reconnect_grace
         self.tokens = TokenCheck(boot.tokens_file)
         self.leases = Leases(slots, boot.directory / "leases.json", grace_s, registry_sync, self, self.tokens)
@@ -83,6 +84,8 @@ class Sessions:
 
     def ended(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
         """Called when the browser server reports a session's end. Calls `on_record` once Redis has it."""
+        if closed.reason == EndReason.TOO_LATE:
+            self.on_handoff_failed()
         if closed.session_id in self._taken:
             self._record_taken()  # its start comes before its end
         session = self._slots.free(closed.session_id)
@@ -168,6 +171,7 @@ class Sessions:
 
         def settled(future: asyncio.Future[None]) -> None:
             if future.cancelled() or future.exception() is not None:
+                self.on_handoff_failed()
                 self._take_back(session_id)
                 client.answer("gone")
                 return

@@ -59,6 +59,8 @@ class ManagedWorker:
     counted_at: float = math.inf
     slots: int = 0
     runs: list[dict[str, Any]] = field(default_factory=list)
+    suspicion: str | None = None
+    """Why it takes no new client now: its browser may be sick."""
     memory: Footprint = field(default_factory=Footprint)
     recycle: str | None = None
     told: Frame = field(default_factory=dict)
@@ -95,6 +97,7 @@ class ManagedWorker:
             "memoryMib": self.memory.memory_mib,
             "drainLeftS": self._drain_left_s(),
             "reason": self.life.reason or self.recycle,
+            "suspect": self.suspicion,
         }
 
     def tell(self, **news: object) -> None:

@@ -248,6 +248,7 @@ class Workers:
                     self._note_warm(record, is_repeated=True)
                 record.active = validate_reports.count(data.get("active"))
                 record.runs = validate_reports.holders(data.get("runs"))
+                record.suspicion = validate_reports.sentence(data.get("suspect"), "") or None
                 self.pools[record.pool].count_sessions(record, validate_reports.count(data.get("lifetime")), now)
             case {"t": "stopping"} if life.status in BEFORE_A_DRAIN:
                 self._do(record, life.says(WorkerEvent.DRAINS, "stopping", now, self._config.settings))
@@ -255,13 +256,20 @@ class Workers:
                 record.launched = validate_reports.launched(data)
                 self._files.worker(record)
                 self._trees.arm(now)  # learn the browser's processes while they are still below the worker
-            case {"t": "event", "name": "canary", "data": data}:
-                tally, seconds = self.pools[record.pool].tally, validate_reports.seconds(data.get("s"))
-                tally.tried(seconds or 0.0, is_well=bool(data.get("ok")))
+            case {"t": "event", "name": "canary" | "errors" as name, "data": data}:
+                self._count(record, name, data)
             case {"t": "event", "name": name, "data": data} if name in REPORTS:
                 self._said(record, name, data)
             case {"t": "event", "name": name}:
                 log.warning("event_unknown", worker=record.worker_id, name=name)
+
+    def _count(self, record: ManagedWorker, name: str, data: Frame) -> None:
+        tally = self.pools[record.pool].tally
+        if name == "canary":
+            tally.tried(validate_reports.seconds(data.get("s")) or 0.0, is_well=bool(data.get("ok")))
+            return
+        for kind, number in dict(data.get("counts", {})).items():
+            tally.server_failed(kind, validate_reports.count(number))
 
     def _said(self, record: ManagedWorker, name: str, data: Frame) -> None:
         now, life = self._loop.now(), record.life

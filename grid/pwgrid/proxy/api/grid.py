@@ -66,7 +66,7 @@ def operator_routes(grid: "Proxy") -> APIRouter:
     async def workers(identity: Operator) -> models.Workers:
         """The registered workers with their counters. `wsEndpoint` is a secret of operators: null if the grid asks for
         no token, since then anybody may ask."""
-        return models.Workers.of(await grid.registry.snapshot(), with_endpoints=identity is not ANYBODY)
+        return models.Workers.of(await grid.registry.snapshot(), grid.roster, with_endpoints=identity is not ANYBODY)
 
     @router.post("/v1/workers/{id}/drain", tags=["workers"], status_code=202, responses=problems(404))
     async def drain(worker_id: Annotated[str, Path(alias="id")], now: bool = False) -> models.Draining:

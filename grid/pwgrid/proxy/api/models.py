@@ -10,6 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.types import BrowserType
+from pwgrid.proxy.roster import Roster
 from pwgrid.registry.records import (
     EXPIRES_AT,
     LABEL_KEY,
@@ -112,6 +113,8 @@ class Worker(_Model):
     labels: list[str]
     browser_type: str
     status: str
+    suspect: str | None
+    """Why it takes no new client for now although it is available: its browser may be sick."""
     active: int
     lifetime: int
     slots: int
@@ -126,8 +129,9 @@ class Workers(_Model):
     workers: list[Worker]
 
     @classmethod
-    def of(cls, found: RegistrySnapshot, *, with_endpoints: bool) -> "Workers":
+    def of(cls, found: RegistrySnapshot, roster: Roster, *, with_endpoints: bool) -> "Workers":
         """Reads a snapshot. Endpoints are secrets: without `with_endpoints` they are left out."""
+        suspect = {worker.worker_id: worker.suspect for worker in roster.workers.values()}
         return cls(
             workers=[
                 Worker(
@@ -136,6 +140,7 @@ class Workers(_Model):
                     labels=[*worker.labels],
                     browser_type=worker.browser_type,
                     status=worker.status,
+                    suspect=suspect.get(worker.worker_id),
                     active=found.active.get(field, 0),
                     lifetime=found.lifetime.get(field, 0),
                     slots=worker.slots,

@@ -42,7 +42,7 @@ _IN_TIME_S: Final = 0.05
 
 class HandoffFailure(Exception):
     """The worker has not taken the client, or has not answered a question. `reason` is its answer (`draining`, `full`,
-    `late`; then `is_refusal`), or what happened to the link.
+    `late`, `suspect`; then `is_refusal`), or what happened to the link.
 
     `is_dead`: the worker has closed the link, or is gone: it does nothing more with the offer. `open_until`: until when
     a browser server may take the socket, in seconds of the loop's clock; 0 if none can have it, since the offer was not

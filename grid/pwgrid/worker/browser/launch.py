@@ -18,6 +18,7 @@ from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.worker.browser.find import FoundBrowser
+from pwgrid.worker.browser.health import HealthTimes
 from pwgrid.worker.close_texts import close_texts
 
 LAUNCHER: Final = Path(__file__).with_name("launcher.cjs")
@@ -87,6 +88,7 @@ class LaunchSpec:
                 "maxDurationS": settings.session_max_duration,
                 "drainTimeoutS": settings.drain_timeout,
                 "launchTimeoutS": settings.launch_timeout,
+                "signAfterS": HealthTimes.of(settings).sign_s,
                 "slots": settings.max_concurrent_sessions,
                 "clientGuard": settings.client_guard,
                 "blockFileUrls": settings.block_file_urls,

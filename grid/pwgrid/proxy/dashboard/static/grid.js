@@ -127,7 +127,7 @@ function updateWorker(element, { worker, pool, most, operator }) {
   set(element.querySelector('.size'), { text: limit ? `${mib(worker.memoryMib)} of ${limit}` : mib(worker.memoryMib) });
   since(element.querySelector('.age'), worker.startedAt);
   drawSlots(element.querySelector('.slots'), worker);
-  const reason = [worker.reason, worker.drainUntil && `sessions have until ${new Date(worker.drainUntil * 1000).toLocaleTimeString()}`];
+  const reason = [worker.reason, worker.suspect, worker.drainUntil && `sessions have until ${new Date(worker.drainUntil * 1000).toLocaleTimeString()}`];
   const text = reason.filter(Boolean).join('; ');
   set(element.querySelector('.reason'), { text, hidden: !text });
   const button = element.querySelector('button');
