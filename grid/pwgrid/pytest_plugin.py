@@ -3,7 +3,6 @@
 pytest loads it by its entry point; nothing else of pwgrid imports it, or needs pytest.
 """
 
-import inspect
 import os
 from typing import Final
 from urllib.parse import urlsplit
@@ -23,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers the fixture. So late that it replaces that of pytest-playwright, but none of a conftest.py."""
+    """Registers the fixtures. So late that they replace those of pytest-playwright, but none of a conftest.py."""
     if url := endpoint(config):
         from pwgrid.client import Server
 
@@ -33,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
             where = ENDPOINT_VARIABLE if config.getoption("--pwgrid") is None else "--pwgrid"
             shown = url.partition("?")[0]  # behind that there may be a token
             raise pytest.UsageError(f"{where}: {shown!r} is no URL of a grid: use ws://host:8080") from None
-        config.pluginmanager.register(Fixtures(), "pwgrid-fixtures")
+        config.pluginmanager.import_plugin("pwgrid.pytest_fixtures")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -48,16 +47,3 @@ def endpoint(config: pytest.Config) -> str:
     """The grid's URL, from --pwgrid or else the environment; empty when the tests use none."""
     given: str | None = config.getoption("--pwgrid")
     return os.environ.get(ENDPOINT_VARIABLE, "") if given is None else given
-
-
-class Fixtures:
-    """Registered only where there is an endpoint."""
-
-    @pytest.fixture(scope="session")
-    def connect_options(self, pytestconfig: pytest.Config) -> dict[str, str]:
-        """The arguments of Playwright's `connect()`. Its first parameter is `endpoint`, in older versions
-        `ws_endpoint`."""
-        from playwright.sync_api import BrowserType
-
-        first = list(inspect.signature(BrowserType.connect).parameters)[1]
-        return {first: endpoint(pytestconfig)}

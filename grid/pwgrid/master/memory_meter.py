@@ -132,7 +132,6 @@ class MemoryMeter:
         for worker in workers:
             processes = list(_processes(worker, table))
             rss_mib = sum(map(rss_bytes, processes)) // MIB
-            before = worker.memory.rss_mib
             settings = self._settings_of(worker)
             is_due = worker.worker_id in renewed or worker.memory.is_new_high(rss_mib)
             memory_mib = None
@@ -141,8 +140,7 @@ class MemoryMeter:
             elif worker.memory.needs_reading(settings, rss_mib) or is_due:
                 memory_mib = sum(memory_bytes(process, metric) for process in processes) // MIB
             worker.memory = worker.memory.sampled(settings, rss_mib, memory_mib)
-            if rss_mib != before and worker.link is not None:
-                worker.link.push_state({"rssMib": rss_mib})
+            worker.tell(rssMib=rss_mib)
         self.peak_mib = max(self.peak_mib, sum(worker.memory.memory_mib or 0 for worker in workers))
 
     def _mark(self, worker: Worker, now: float) -> None:

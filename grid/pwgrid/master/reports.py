@@ -27,6 +27,7 @@ from pwgrid.master.policy.validate_reports import SAID
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.shutdown_order import Shutdown
 from pwgrid.master.workers.workers import Workers
+from pwgrid.tokens.tokens import operators_token_id
 
 log = structlog.get_logger()
 
@@ -100,6 +101,7 @@ class Reports:
             "stopping": self._shutdown.is_stopping,
             "started": self.is_started,
             "hostGuard": self._memory.guard.reason,
+            "operatorsToken": operators_token_id(self._config.settings.token.get_secret_value()),
             "metrics": {
                 "startedAt": self.started_at,
                 "hostAvailableMib": self._memory.host_available_mib,
@@ -109,12 +111,12 @@ class Reports:
             "workers": [
                 {
                     "id": worker.worker_id,
-                    **(
-                        {} if worker.pool.name == worker.browser_type else {"pool": worker.pool.name}
-                    ),  # a frame has its limit
+                    # A frame has its limit.
+                    **({} if worker.pool.name == worker.browser_type else {"pool": worker.pool.name}),
                     "browserType": worker.browser_type,
                     "status": worker.life.status.value,
                     "playwrightVersion": worker.launched.get("playwrightVersion"),
+                    **({"suspect": worker.suspicion[:MOST_CHARACTERS]} if worker.suspicion else {}),
                 }
                 for worker in self._workers.by_id.values()
                 if worker.life.status in NOT_ENDED
@@ -194,6 +196,7 @@ class Reports:
             "pid": redis.pid if redis else None,
             "url": shown(config.redis_url),
             "prefix": config.settings.redis_key_prefix,
+            "staleS": config.settings.stale_threshold,
         }
         return {**found, "error": redis.problem} if redis and redis.problem else found
 

@@ -40,6 +40,8 @@ class WorkerOfPool(Protocol):
     def warm_since(self) -> float: ...
     @property
     def slots(self) -> int: ...
+    @property
+    def suspicion(self) -> str | None: ...
 
     lifetime: int
     counted_at: float
@@ -166,14 +168,16 @@ class Pool:
 
     def figures(self) -> PoolFigures:
         """What readiness depends on."""
-        available = sum(worker.life.status is WorkerStatus.AVAILABLE for worker in self.members)
-        return PoolFigures(self.workers, available, self.reason and without_places(self.reason))
+        available = [worker for worker in self.members if worker.life.status is WorkerStatus.AVAILABLE]
+        suspect = sum(worker.suspicion is not None for worker in available)
+        return PoolFigures(self.workers, len(available), self.reason and without_places(self.reason), suspect=suspect)
 
     def roster_entry(self) -> dict[str, Any]:
         """What the proxy sees of it."""
         return {
             **self._common(),
             "reason": self.figures().reason,
+            "suspect": self.figures().suspect,
             "slots": self.settings.slots,
             "lifetime": self.settings.lifetime,
             "headless": self.settings.headless,

@@ -36,6 +36,7 @@ from pwgrid.master.workers.pool import Pool
 from pwgrid.runtime.browser_process_tree import Tree, process_table
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.child_files import ChildState
+from pwgrid.runtime.directory import worker_dir
 from pwgrid.runtime.process_identity import find_process
 
 log = structlog.get_logger()
@@ -60,6 +61,8 @@ class Surroundings:
     learn_trees: Timer
     drained: deque[Frame]
     by_id: dict[str, Worker] = field(default_factory=dict)
+    told: Frame = field(default_factory=dict)
+    """The part of the workers' state that is the same for all."""
     registry_seen: bool = False
 
 
@@ -94,8 +97,12 @@ class Worker:
     counted_at: float = math.inf
     slots: int = 0
     runs: list[dict[str, Any]] = field(default_factory=list)
+    suspicion: str | None = None
+    """Why it takes no new client now: its browser may be sick."""
     memory: Footprint = field(default_factory=Footprint)
     recycle: str | None = None
+    told: Frame = field(default_factory=dict)
+    """The state that it gets."""
     has_told_drain: bool = False
     """Whether `active` was reported after its drain began."""
 
@@ -131,6 +138,7 @@ class Worker:
             "memoryMib": self.memory.memory_mib,
             "drainLeftS": self._drain_left_s(),
             "reason": self.life.reason or self.recycle,
+            "suspect": self.suspicion,
         }
 
     def _drain_left_s(self) -> float | None:
@@ -173,6 +181,13 @@ class Worker:
         if self.link is not None:
             self.link.send(name, data)
 
+    def tell(self, **news: object) -> None:
+        """Send it its state with what is new in it, if anything is."""
+        told = {**self.told, **news}
+        if told != self.told and self.link is not None:
+            self.told = told
+            self.link.push_state(told)
+
     # What it reports. Content that makes no sense raises ValueError, which ends its connection.
 
     def attach(self, reconnect: Reconnect) -> bool:
@@ -204,6 +219,7 @@ class Worker:
                     self._note_warm(is_repeated=True)
                 self.active = validate_reports.count(data.get("active"))
                 self.runs = validate_reports.holders(data.get("runs"))
+                self.suspicion = validate_reports.sentence(data.get("suspect"), "") or None
                 self.pool.count_sessions(self, validate_reports.count(data.get("lifetime")), now)
             case {"t": "stopping"} if life.status in BEFORE_A_DRAIN:
                 self._do(life.says(WorkerEvent.DRAINS, "stopping", now, settings))
@@ -211,13 +227,21 @@ class Worker:
                 self.launched = validate_reports.launched(data)
                 self._write_file()
                 self.shared.learn_trees.arm(now)  # the browser's processes while they are still below the worker
-            case {"t": "event", "name": "canary", "data": data}:
-                seconds = validate_reports.seconds(data.get("s"))
-                self.pool.tally.tried(seconds or 0.0, is_well=bool(data.get("ok")))
+            case {"t": "event", "name": "canary" | "errors" as name, "data": data}:
+                self._count(name, data)
             case {"t": "event", "name": name, "data": data} if name in REPORTS:
                 self._says(name, data)
             case {"t": "event", "name": name}:
                 log.warning("event_unknown", worker=self.worker_id, name=name)
+
+    def _count(self, name: str, data: Frame) -> None:
+        """Count the tries of its browser, or errors in its browser server."""
+        tally = self.pool.tally
+        if name == "canary":
+            tally.tried(validate_reports.seconds(data.get("s")) or 0.0, is_well=bool(data.get("ok")))
+            return
+        for kind, number in dict(data.get("counts", {})).items():
+            tally.server_failed(kind, validate_reports.count(number))
 
     def _says(self, name: str, data: Frame) -> None:
         """Take one of REPORTS."""
@@ -344,7 +368,11 @@ class Worker:
         def run(control: socket.socket) -> int:
             # registry_seen: it must not wait for Redis, since its sessions matter more than its registration.
             boot = WorkerArguments(
-                *common, control, ipc, None, adopt_node_pid=node_pid, registry_seen=True, sessions_until=until
+                *(*common, control, ipc, None),
+                adopt_node_pid=node_pid,
+                registry_seen=True,
+                sessions_until=until,
+                tokens_file=config.parts.tokens_file,
             )
             return config.roles.worker(boot)
 
@@ -452,6 +480,8 @@ class Worker:
         )
         if control is not None:
             self.link.attach(control)
+        self.told = {}
+        self.tell(**shared.told)
         self.child.watch(self._exited)
         self.late = shared.loop.timer(self._is_late)
         due = shared.loop.now() + shared.config.settings.memory_check_interval
@@ -475,7 +505,12 @@ def fork_worker(shared: Surroundings, pool: Pool, *, spare: bool) -> Worker:
         common = (*config.common(pool.settings), directory, worker_id, pool.settings)
 
         def run(control: socket.socket) -> int:
-            boot = WorkerArguments(*common, control, ipc, ipc_child, registry_seen=shared.registry_seen, spare=spare)
+            boot = WorkerArguments(
+                *(*common, control, ipc, ipc_child),
+                registry_seen=shared.registry_seen,
+                spare=spare,
+                tokens_file=config.parts.tokens_file,
+            )
             return config.roles.worker(boot)
 
         with ipc_child:
@@ -518,7 +553,7 @@ def adopt_worker(shared: Surroundings, pool: Pool, state: ChildState) -> Worker:
         browser_type=browser_type,
         life=life,
         child=child,
-        tree=Tree(0 if child.has_ended else child.pid, config.runtime.directory / "w" / state.name, anywhere=True),
+        tree=Tree(0 if child.has_ended else child.pid, worker_dir(config.runtime.directory, state.name), anywhere=True),
         forked_at=state.forked_at,
         warm_since=state.forked_at if life.status in WARM else math.inf,
         settings=state.settings,

@@ -25,6 +25,7 @@ from pwgrid.master.workers.worker import Surroundings, adopt_worker, fork_worker
 from pwgrid.runtime.browser_process_tree import Table, process_table
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.settings.pools import PoolSettings
+from pwgrid.tokens.tokens import operators_token_id
 
 log = structlog.get_logger()
 
@@ -32,6 +33,7 @@ _NO_MORE_PROCESSES: Final = " (no more processes may be started: raise TasksMax=
 """Which limit it is, the unit's, the container's or the user's, the error does not tell."""
 
 DRAINED_KEPT: Final = 256
+ENDED_TOKENS_KEPT: Final = 100
 
 
 class Workers:
@@ -45,6 +47,8 @@ class Workers:
         self.drained: deque[Frame] = deque(maxlen=DRAINED_KEPT)
         self._shared = Surroundings(loop, config, files, proxies.send, self._clean_up, self._trees, self.drained)
         self.by_id = self._shared.by_id
+        self._shared.told["operatorsToken"] = _operators_token(config)
+        self._ended_tokens: deque[str] = deque(maxlen=ENDED_TOKENS_KEPT)
         self.pools = {name: self._new_pool(pool) for name, pool in config.settings.pools_wanted().items()}
 
     @property
@@ -72,6 +76,7 @@ class Workers:
         for pool in there.values():
             pool.remove()
         self.pools.update(there)
+        self.tell_state(operatorsToken=_operators_token(self._config))
 
     def observe(self, now: float, host_guard: str | None) -> None:
         """See how the pools are; `host_guard` says why no worker may be started now."""
@@ -136,6 +141,17 @@ class Workers:
 
     # What concerns all of them
 
+    def tell_state(self, **news: object) -> None:
+        """Send all workers, and those to come, what is new in their state."""
+        self._shared.told |= news
+        for worker in self.by_id.values():
+            worker.tell(**self._shared.told)
+
+    def end_of_token(self, name: str) -> None:
+        """Have all workers, and those to come, end the sessions and leases of tokens of this name that are gone."""
+        self._ended_tokens.append(name)
+        self.tell_state(endedTokens=list(dict.fromkeys(self._ended_tokens)))
+
     def tell_all(self, name: str, data: Frame) -> None:
         for worker in self.by_id.values():
             worker.send(name, data)
@@ -172,3 +188,7 @@ class Workers:
             return
         if pids:
             log.error("processes_left", pids=pids)
+
+
+def _operators_token(config: MasterConfig) -> str:
+    return operators_token_id(config.settings.token.get_secret_value())
