@@ -24,6 +24,7 @@ import psutil
 import uvloop
 
 from pwgrid.common import log as logging
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.tasks import first_of
 from pwgrid.control.child_side import ChildSide
 from pwgrid.control.server import Deferred
@@ -87,7 +88,7 @@ class FakeWorker:
             on_state=lambda _state: None,
             ping_data=self.state,
             lost_threshold_s=boot.settings.worker_lost_threshold,
-            on_lost=lambda: self.on_command("drain", {"reason": "no master"}),
+            on_lost=lambda: self.on_command("drain", {"reason": Reason(WorkerEnd.NO_MASTER).as_data()}),
         )
 
     def state(self) -> dict[str, Any]:
@@ -100,7 +101,10 @@ class FakeWorker:
         if lifetime >= self.boot.settings.max_lifetime_sessions:
             replacement = self.boot.runtime / "replacement"  # what Redis would tell
             self.drain.set_result(
-                {"reason": "lifetime limit", "replacement": replacement.read_text() if replacement.exists() else None}
+                {
+                    "reason": Reason(WorkerEnd.LIFETIME).as_data(),
+                    "replacement": replacement.read_text() if replacement.exists() else None,
+                }
             )
 
     def on_command(self, name: str, data: dict[str, Any]) -> None:
@@ -113,7 +117,7 @@ class FakeWorker:
     async def succeed(self, node_pid: int) -> int:
         """As after the death of another worker process: here without sessions that could go on."""
         say("successor", worker=self.boot.worker_id, pid=os.getpid(), node=node_pid, ipc=self.boot.ipc.fileno())
-        self.control.event("draining", {"reason": "its worker died"})
+        self.control.event("draining", {"reason": Reason(WorkerEnd.TAKEN_OVER).as_data()})
         if self.behaviour == "slow":
             await self.drain
         for process in [*psutil.Process(node_pid).children(recursive=True), psutil.Process(node_pid)]:
@@ -130,7 +134,7 @@ class FakeWorker:
         if self.boot.adopt_node_pid is not None:
             return await self.succeed(self.boot.adopt_node_pid)
         if self.behaviour == "fail":
-            self.control.event("failed", {"reason": "the browser is broken"})
+            self.control.event("failed", {"reason": Reason(WorkerEnd.LAUNCH_FAILED, "the browser is broken").as_data()})
             await self.control.close("failed")
             return 1
         if self.behaviour != "mute":

@@ -11,6 +11,7 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master import memory_meter as memory
 from pwgrid.master.memory_meter import MemoryMeter
@@ -48,13 +49,13 @@ class FakeWorkers:
         class MeteredWorker(Worker):
             """Notes what it is told, and does none of it."""
 
-            def mark(self, reason: str | None) -> None:
+            def mark(self, reason: Reason | None) -> None:
                 self.recycle = reason
                 workers.marked.append((self.worker_id, str(reason)))
 
-            def takes_too_much_memory(self, reason: str) -> None:
+            def takes_too_much_memory(self, reason: Reason) -> None:
                 self.life.status = WorkerStatus.LOST
-                workers.killed.append((self.worker_id, reason))
+                workers.killed.append((self.worker_id, str(reason)))
 
         class OneChild:
             pid = os.getpid()
@@ -146,7 +147,7 @@ def test_over_the_soft_limit_twice_marks_the_worker(metric: str) -> None:
     meter.tick(100.0)
     assert workers.worker.recycle is None
     meter.tick(105.0)
-    assert workers.worker.recycle.startswith("memory: ")
+    assert workers.worker.recycle.kind is WorkerEnd.MEMORY
     assert workers.killed == []
 
 

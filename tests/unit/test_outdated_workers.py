@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.worker_state_machine import Purpose, WorkerLife
-from pwgrid.master.reload import Reload
+from pwgrid.master.reload import CONFIGURATION, UPGRADE, Reload
+
+MEMORY = Reason(WorkerEnd.MEMORY, "9 MiB, the limit is 8 MiB")
 
 
-def marked(settings: str, code: str, recycle: str | None, status: WorkerStatus = WorkerStatus.AVAILABLE) -> str | None:
+def marked(
+    settings: str, code: str, recycle: Reason | None, status: WorkerStatus = WorkerStatus.AVAILABLE
+) -> Reason | None:
     """The mark of a worker that was forked with these settings and this code, where both should be `new`."""
     life = WorkerLife(Purpose.SERVE, status)
     pool = SimpleNamespace(is_removed=False, settings=None)
@@ -34,17 +39,17 @@ def marked(settings: str, code: str, recycle: str | None, status: WorkerStatus =
     ("settings", "code", "before", "after"),
     [
         ("new", "new", None, None),
-        ("old", "new", None, "configuration"),
-        ("new", "old", None, "upgrade"),
-        ("old", "old", None, "configuration"),
-        ("new", "new", "configuration", None),  # changed back before its turn came
-        ("new", "old", "configuration", "upgrade"),  # changed back, but it is of the code before
-        ("old", "new", "memory: 9 MiB, the limit is 8 MiB", "memory: 9 MiB, the limit is 8 MiB"),
-        ("new", "new", "upgrade", "upgrade"),  # by force, or for another browser
+        ("old", "new", None, CONFIGURATION),
+        ("new", "old", None, UPGRADE),
+        ("old", "old", None, CONFIGURATION),
+        ("new", "new", CONFIGURATION, None),  # changed back before its turn came
+        ("new", "old", CONFIGURATION, UPGRADE),  # changed back, but it is of the code before
+        ("old", "new", MEMORY, MEMORY),
+        ("new", "new", UPGRADE, UPGRADE),  # by force, or for another browser
     ],
 )
 def test_a_worker_is_marked_for_what_is_outdated_of_it_now(
-    settings: str, code: str, before: str | None, after: str | None
+    settings: str, code: str, before: Reason | None, after: Reason | None
 ) -> None:
     assert marked(settings, code, before) == after
 

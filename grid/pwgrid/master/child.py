@@ -59,17 +59,22 @@ class Exit:
         """Whether its exit code is unknown: the kernel tells only the parent."""
         return self.code is None and not self.is_left
 
+    @property
+    def signal(self) -> str:
+        """The name of the signal that ended it, or empty."""
+        if self.code is None or self.code >= 0:
+            return ""
+        try:
+            return signal.Signals(-self.code).name
+        except ValueError:  # a real-time signal
+            return f"signal {-self.code}"
+
     def __str__(self) -> str:
         if self.is_left:
             return "no end, although it was killed"
         if self.code is None:
             return "an unknown code"
-        if self.code >= 0:
-            return f"code {self.code}"
-        try:
-            return signal.Signals(-self.code).name
-        except ValueError:
-            return f"signal {-self.code}"
+        return self.signal or f"code {self.code}"
 
 
 class Child:

@@ -15,6 +15,7 @@ import structlog
 
 from pwgrid.common import sd_notify
 from pwgrid.common.errors import GridError
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.server import ControlServer, Reconnect
 from pwgrid.master.child import become_subreaper
@@ -125,7 +126,7 @@ class Master:
             self._workers.tell_state(gridStops=True)
             wanted = Purpose.END_NOW if self._shutdown.is_hurried else Purpose.END
             for worker in self._workers.by_id.values():
-                worker.drain("shutdown", wanted)
+                worker.drain(Reason(WorkerEnd.SHUTDOWN), wanted)
 
     def detach(self) -> None:
         """Leave at once; the children serve on for the next master, and end if none comes within `detach_grace`."""

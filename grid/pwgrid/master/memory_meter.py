@@ -147,7 +147,7 @@ class MemoryMeter:
         reason = recycle_reason(self._settings_of(worker), worker.forked_at, worker.memory, now)
         if reason is not None:
             worker.mark(reason)
-            log.info("worker_to_be_recycled", worker=worker.worker_id, reason=reason, **_figures(worker))
+            log.info("worker_to_be_recycled", worker=worker.worker_id, reason=str(reason), **_figures(worker))
 
     def _look_at_host(self, workers: Iterable[Worker]) -> None:
         self.host_available_mib = self._available()

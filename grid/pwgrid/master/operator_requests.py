@@ -9,6 +9,7 @@ import structlog
 
 from pwgrid.common import sd_notify
 from pwgrid.common.errors import GridError
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.sd_notify import service_manager
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.control.frames import Frame
@@ -84,10 +85,10 @@ class Requests:
 
     def _drain(self, workers: Iterable[Worker], data: Frame, reason: str, *, once: bool) -> None:
         wanted = Purpose.END_NOW if data.get("now") else Purpose.END_FOR_OPERATOR
-        reason = validate_reports.sentence(data.get("reason"), reason)
+        asked = Reason(WorkerEnd.OPERATOR, validate_reports.sentence(data.get("reason"), reason))
         for worker in workers:
             if not (once and worker.life.purpose is wanted):
-                worker.drain(reason, wanted)
+                worker.drain(asked, wanted)
 
     def end_session(self, data: Frame) -> Frame:
         """Tell a worker to end one of its sessions. Only the worker knows whether it (still) has that session."""

@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 
 from pwgrid.common.errors import GridError
+from pwgrid.common.reasons import Reason
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame
 from pwgrid.control.master_side import MasterSide
@@ -200,7 +201,7 @@ class Proxies:
         self._coming: ProxyChild | None = None
         self._leaving: list[ProxyChild] = []
         self._late = loop.timer(lambda: self._replaced(f"it does not listen after {START_S:g} s"))
-        self._wanted: str | None = None
+        self._wanted: Reason | None = None
         self._then: Callable[[], None] | None = None
 
     @property
@@ -226,7 +227,7 @@ class Proxies:
             leaving.adopt(state)
             self._retire(leaving)
 
-    def replace(self, reason: str, then: Callable[[], None] | None = None) -> None:
+    def replace(self, reason: Reason, then: Callable[[], None] | None = None) -> None:
         """Start a new proxy, and retire the current one when it listens; `then` is called when it does, or has
         failed."""
         self._wanted = reason
@@ -238,7 +239,7 @@ class Proxies:
             if self._coming.listening or self._coming.problem is not None:
                 self._replaced(None if self._coming.listening else self._coming.problem)
         elif self._wanted is not None and self.current.listening and self.current.listeners:
-            log.info("proxy_replacing", pid=self.current.pid, reason=self._wanted)
+            log.info("proxy_replacing", pid=self.current.pid, reason=str(self._wanted))
             self._wanted = None
             self._late.arm(self._loop.now() + START_S)
             self._coming = self._make(self.current.listeners)

@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 
 from pwgrid.common.errors import GridError
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred
@@ -22,8 +23,8 @@ from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
 
-CONFIGURATION: Final = "configuration"
-UPGRADE: Final = "upgrade"
+CONFIGURATION: Final = Reason(WorkerEnd.CONFIGURATION)
+UPGRADE: Final = Reason(WorkerEnd.UPGRADE)
 
 KNOWN_S: Final = 3.0
 """How long a reload waits until the proxy has the new configuration."""

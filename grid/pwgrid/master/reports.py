@@ -185,9 +185,9 @@ class Reports:
     def _reasons(self) -> dict[str, str]:
         """Why workers drain, or will, by worker id. Only the first MOST_REASONS, to stay within a frame's size."""
         workers = self._workers.by_id.values()
-        told = ((each.worker_id, each.life.reason or each.recycle) for each in workers)
+        told = ((each.worker_id, each.reason) for each in workers)
         return dict(
-            islice(((worker_id, reason[:MOST_CHARACTERS]) for worker_id, reason in told if reason), MOST_REASONS)
+            islice(((worker_id, str(reason)[:MOST_CHARACTERS]) for worker_id, reason in told if reason), MOST_REASONS)
         )
 
     def _redis_reply(self) -> dict[str, Any]:

@@ -53,8 +53,8 @@ class ChildState:
     pool: str = ""
     launched: dict[str, Any] = field(default_factory=dict)
     status: str = ""
-    reason: str | None = None
-    recycle: str | None = None
+    reason: dict[str, str] | None = None
+    recycle: dict[str, str] | None = None
     spare: bool = False
     is_successor: bool = False
     sessions_until: float | None = None

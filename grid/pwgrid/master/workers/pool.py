@@ -11,6 +11,7 @@ import structlog
 
 from pwgrid.common.launch_failure import without_places
 from pwgrid.common.readiness import PoolFigures
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.backoff import Backoff
 from pwgrid.master.policy.event_counts import EventCounts
@@ -123,14 +124,20 @@ class Pool:
     def failed(self, worker: WorkerOfPool, now: float) -> None:
         """Count a worker that ended unplanned."""
         served_s = max(0.0, now - worker.warm_since)
-        self.died(worker.life.reason or "ended without a reason", now, worker.forked_at, served_s, worker.lifetime)
+        self.died(
+            worker.life.reason or Reason(WorkerEnd.OTHER, "ended without a reason"),
+            now,
+            worker.forked_at,
+            served_s,
+            worker.lifetime,
+        )
 
-    def died(self, reason: str, now: float, started_at: float, served_s: float = 0.0, sessions: int = 0) -> None:
+    def died(self, reason: Reason, now: float, started_at: float, served_s: float = 0.0, sessions: int = 0) -> None:
         """Count an early death, or a start that failed before there was a process."""
         self.tally.died(reason)
-        self.backoff = self.backoff.died(now, reason, started_at, served_s, sessions)
+        self.backoff = self.backoff.died(now, str(reason), started_at, served_s, sessions)
         deaths, retry_s = self.backoff.deaths, self.backoff.retry_s(now)
-        log.warning("pool_backs_off", pool=self.name, deaths=deaths, retry_s=retry_s, reason=reason)
+        log.warning("pool_backs_off", pool=self.name, deaths=deaths, retry_s=retry_s, reason=str(reason))
 
     def observe(self, now: float) -> None:
         """Update `is_complete`, and reset the backoff after a healthy run since the last death."""

@@ -14,10 +14,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop, Timer
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WARM, WorkerEvent, WorkerStatus
@@ -30,7 +31,7 @@ from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy import validate_reports
 from pwgrid.master.policy.memory_limits import Footprint
 from pwgrid.master.policy.worker_plan import PlannedWorker
-from pwgrid.master.policy.worker_state_machine import REPORTS, Action, Phase, Purpose, WorkerLife
+from pwgrid.master.policy.worker_state_machine import ASKED, REPORTS, Action, Phase, Purpose, WorkerLife
 from pwgrid.master.workers.clean_up import CleanUp
 from pwgrid.master.workers.pool import Pool
 from pwgrid.runtime.browser_process_tree import Tree, process_table
@@ -40,6 +41,9 @@ from pwgrid.runtime.directory import worker_dir
 from pwgrid.runtime.process_identity import find_process
 
 log = structlog.get_logger()
+
+_STOPPING: Final = Reason(WorkerEnd.NOT_SAID, "stopping")
+_ASKED_TO_END: Final = Reason(WorkerEnd.NOT_SAID, "asked to end")
 
 
 @dataclass(slots=True)
@@ -100,7 +104,7 @@ class Worker:
     suspicion: str | None = None
     """Why it takes no new client now: its browser may be sick."""
     memory: Footprint = field(default_factory=Footprint)
-    recycle: str | None = None
+    recycle: Reason | None = None
     told: Frame = field(default_factory=dict)
     """The state that it gets."""
     has_told_drain: bool = False
@@ -121,7 +125,13 @@ class Worker:
             lingers_until=self.life.sessions_until if lingers else None,
         )
 
+    @property
+    def reason(self) -> Reason | None:
+        """Why it ends, or will be replaced."""
+        return self.life.reason or self.recycle
+
     def status_reply(self) -> dict[str, Any]:
+        reason = self.reason
         return {
             "id": self.worker_id,
             "pool": self.pool.name,
@@ -137,7 +147,8 @@ class Worker:
             "rssMib": self.memory.rss_mib,
             "memoryMib": self.memory.memory_mib,
             "drainLeftS": self._drain_left_s(),
-            "reason": self.life.reason or self.recycle,
+            "reason": _told(reason),
+            "reasonKind": None if reason is None else reason.kind.value,
             "suspect": self.suspicion,
         }
 
@@ -153,22 +164,22 @@ class Worker:
         """Have a spare serve, now or as soon as it is warm."""
         self._do(self.life.serve(self.shared.loop.now()))
 
-    def drain(self, reason: str, wanted: Purpose) -> None:
+    def drain(self, reason: Reason, wanted: Purpose) -> None:
         """Have it drain and end; if it does not end in time, it is killed."""
         was = self.life.status
         todo = self.life.drain(wanted, reason, self.shared.loop.now(), self.shared.config.settings)
-        self._count_drain(was, "operator" if wanted is Purpose.END_FOR_OPERATOR else reason)
+        self._count_drain(was, reason)
         if todo:
             is_now = self.life.purpose is Purpose.END_NOW
-            log.info("worker_drain_asked", worker=self.worker_id, reason=reason, now=is_now, active=self.active)
+            log.info("worker_drain_asked", worker=self.worker_id, reason=str(reason), now=is_now, active=self.active)
         self._do(todo)
 
-    def mark(self, reason: str | None) -> None:
+    def mark(self, reason: Reason | None) -> None:
         """Have the plan replace it when its turn comes, or (None) not any more. The next master knows it, too."""
         self.recycle = reason
         self._write_file()
 
-    def takes_too_much_memory(self, reason: str) -> None:
+    def takes_too_much_memory(self, reason: Reason) -> None:
         """Kill it and its tree; its sessions fail for `reason`."""
         self._do(self.life.takes_too_much_memory(reason))
 
@@ -222,7 +233,7 @@ class Worker:
                 self.suspicion = validate_reports.sentence(data.get("suspect"), "") or None
                 self.pool.count_sessions(self, validate_reports.count(data.get("lifetime")), now)
             case {"t": "stopping"} if life.status in BEFORE_A_DRAIN:
-                self._do(life.says(WorkerEvent.DRAINS, "stopping", now, settings))
+                self._do(life.says(WorkerEvent.DRAINS, _STOPPING, now, settings))
             case {"t": "event", "name": "launched", "data": data}:
                 self.launched = validate_reports.launched(data)
                 self._write_file()
@@ -249,7 +260,7 @@ class Worker:
         if name == "stopped":
             self._count_stop(data)
         was, is_repeated = life.status, life.phase is Phase.REPEATING
-        reason = validate_reports.sentence(data.get("reason"), "asked")
+        reason = Reason.read(data.get("reason"), ASKED)
         drain_s = validate_reports.seconds(data.get("timeoutS"))
         self._do(life.says(REPORTS[name], reason, now, self.shared.config.settings, drain_s))
         self._note_warm(is_repeated=is_repeated)
@@ -269,7 +280,7 @@ class Worker:
                 node=self.launched.get("nodePid"),
             )
         elif name == "failed":
-            log.error("worker_failed", worker=self.worker_id, pool=self.pool.name, reason=reason)
+            log.error("worker_failed", worker=self.worker_id, pool=self.pool.name, reason=str(reason))
 
     def _count_stop(self, data: Frame) -> None:
         cut, timed_out = validate_reports.count(data.get("cut")), bool(data.get("timedOut"))
@@ -279,7 +290,7 @@ class Worker:
             self.pool.tally.drain.observe(went_on_s)
         self.shared.drained.append({"id": self.worker_id, "cut": cut, "timedOut": timed_out, "lost": None})
 
-    def _count_drain(self, was: WorkerStatus, reason: str) -> None:
+    def _count_drain(self, was: WorkerStatus, reason: Reason) -> None:
         if was in BEFORE_A_DRAIN and self.life.status is WorkerStatus.DRAINING:
             self.pool.tally.drains(reason)
 
@@ -296,7 +307,7 @@ class Worker:
 
     # How it ends
 
-    def _falls_silent(self, reason: str) -> None:
+    def _falls_silent(self, reason: Reason) -> None:
         self._do(self.life.falls_silent(reason, taken_over=self._can_be_taken_over()))
 
     def _exited(self, ended: Exit) -> None:
@@ -310,15 +321,16 @@ class Worker:
         is_clean = ended.is_clean or (ended.is_unknown and not self.tree.directory.exists())
         todo = self.life.exits(self._why(ended), is_clean=is_clean, taken_over=self._can_be_taken_over())
         tell = log.info if Action.TELL_GONE in todo else log.error
-        figures = {"pid": self.child.pid, "exit": str(ended), "was": was.value, "reason": self.life.reason}
+        figures = {"pid": self.child.pid, "exit": str(ended), "was": was.value, "reason": _told(self.life.reason)}
         tell("worker_exited", worker=self.worker_id, **figures)
         self._do(todo)
 
-    def _why(self, ended: Exit) -> str:
+    def _why(self, ended: Exit) -> Reason:
+        reason = self.life.reason
         if ended.was_killed:
             how = "and cannot be killed" if ended.is_left else "killed"
-            return f"{self.life.reason or 'asked to end'}: did not end in time, {how}"
-        return self.life.reason or f"worker ended with {ended}"
+            return replace(reason or _ASKED_TO_END, note=f"did not end in time, {how}")
+        return reason or Reason(WorkerEnd.WORKER_ENDED, str(ended), ended.signal)
 
     def _count_among_its_tree(self) -> None:
         """Try to kill the process again with the rest that the worker leaves."""
@@ -350,7 +362,7 @@ class Worker:
             return
         self.life.gets_successor(loop.now(), config.settings)
         self.follow(control)
-        log.warning("successor_started", worker=self.worker_id, pid=self.child.pid, reason=self.life.reason)
+        log.warning("successor_started", worker=self.worker_id, pid=self.child.pid, reason=_told(self.life.reason))
 
     def _fork_successor(self) -> socket.socket:
         """Fork a process in the place of the dead one, with its id, directory and browser server; returns our end of
@@ -421,23 +433,28 @@ class Worker:
 
     def _cut_link(self) -> None:
         if self.link is not None:
-            self.link.close(self.life.reason or "ended")
+            self.link.close(_told(self.life.reason) or "ended")
             self.link = None
 
     def _drain_command(self, now: float) -> Frame:
         life = self.life
         timeout_s = round(max(0.0, life.sessions_until - now), 1)
         is_recycle, is_now = life.purpose is Purpose.RECYCLE, life.purpose is Purpose.END_NOW
-        return {"reason": life.reason, "timeoutS": timeout_s, "recycle": is_recycle, "now": is_now}
+        return {
+            "reason": _data(life.reason),
+            "timeoutS": timeout_s,
+            "recycle": is_recycle,
+            "now": is_now,
+        }
 
     def _tell_lost(self, command: str) -> None:
-        reason = self.life.reason
+        reason = _told(self.life.reason)
         log.error("worker_lost", worker=self.worker_id, pool=self.pool.name, reason=reason)
         self.shared.drained.append({"id": self.worker_id, "cut": self.active, "timedOut": False, "lost": reason})
         self._tell_proxy(command)
 
     def _tell_proxy(self, command: str) -> None:
-        about = {"workerId": self.worker_id, "browserType": self.browser_type, "reason": self.life.reason}
+        about = {"workerId": self.worker_id, "browserType": self.browser_type, "reason": _told(self.life.reason)}
         self.shared.tell_proxy(command, about)
 
     def _write_file(self) -> None:
@@ -457,8 +474,8 @@ class Worker:
             version=self.code,
             launched=self.launched,
             status=life.status.value,
-            reason=life.reason,
-            recycle=self.recycle,
+            reason=_data(life.reason),
+            recycle=_data(self.recycle),
             spare=life.purpose is Purpose.SPARE,
             is_successor=life.successors > 0,
             sessions_until=life.sessions_until if life.sessions_until < math.inf else None,
@@ -475,7 +492,7 @@ class Worker:
             self.worker_id,
             lost_s,
             self._heard,
-            lambda: self._falls_silent(f"silent for {lost_s:g} s"),
+            lambda: self._falls_silent(Reason(WorkerEnd.SILENT, f"{lost_s:g} s")),
             adopts=self.life.phase is Phase.AWAITED,
         )
         if control is not None:
@@ -490,7 +507,13 @@ class Worker:
         self._do([])  # for its deadlines and its file
 
     def _is_late(self) -> None:
-        self._falls_silent(f"not available {self.shared.loop.now() - self.forked_at:.0f} s after its start")
+        since_s = self.shared.loop.now() - self.forked_at
+        self._falls_silent(Reason(WorkerEnd.LATE, f"{since_s:.0f} s"))
+
+
+def _told(reason: Reason | None) -> str | None:
+    """The sentence for people, and for the records of its sessions."""
+    return None if reason is None else str(reason)
 
 
 def fork_worker(shared: Surroundings, pool: Pool, *, spare: bool) -> Worker:
@@ -544,7 +567,7 @@ def adopt_worker(shared: Surroundings, pool: Pool, state: ChildState) -> Worker:
     browser_type: BrowserType = state.browser_type  # type: ignore[assignment]
     purpose = Purpose.SPARE if state.spare else Purpose.SERVE
     life = WorkerLife.adopted(state.status, purpose, loop.now(), config.settings, state.sessions_until)
-    life.reason, life.successors = state.reason, int(state.is_successor)
+    life.reason, life.successors = _read(state.reason), int(state.is_successor)
     ipc = config.kept_open.ipc.pop(state.name, None) if config.kept_open else None
     worker = Worker(
         shared,
@@ -560,9 +583,19 @@ def adopt_worker(shared: Surroundings, pool: Pool, state: ChildState) -> Worker:
         code=state.version,
         ipc=socket.socket(fileno=ipc) if ipc is not None else None,
         launched=state.launched,
-        recycle=state.recycle,
+        recycle=_read(state.recycle),
     )
     shared.registry_seen |= life.status is not WorkerStatus.STARTING
     worker.follow()
     log.info("worker_adopted", worker=worker.worker_id, pool=pool.name, pid=child.pid)
     return worker
+
+
+def _data(reason: Reason | None) -> dict[str, str] | None:
+    """What stands for it in frames and files."""
+    return None if reason is None else reason.as_data()
+
+
+def _read(written: object) -> Reason | None:
+    """The reason in another master's file."""
+    return None if written is None else Reason.read(written, ASKED)

@@ -11,6 +11,7 @@ from typing import Final
 
 import structlog
 
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Reconnect
@@ -107,11 +108,10 @@ class Workers:
         try:
             fork_worker(self._shared, pool, spare=spare)
         except OSError as error:
-            now, reason = self._loop.now(), f"cannot start a worker: {error.strerror or error}"
-            if error.errno == errno.EAGAIN:
-                reason += _NO_MORE_PROCESSES
+            now, why = self._loop.now(), str(error.strerror or error)
+            reason = Reason(WorkerEnd.NOT_FORKED, why + (_NO_MORE_PROCESSES if error.errno == errno.EAGAIN else ""))
             pool.died(reason, now, started_at=now)
-            log.error("worker_not_started", pool=pool.name, reason=reason)
+            log.error("worker_not_started", pool=pool.name, reason=str(reason))
 
     # Workers of another master
 
