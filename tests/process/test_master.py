@@ -51,7 +51,7 @@ def test_a_grid_starts_says_so_and_ends_in_order() -> None:
         assert ready["endpoint"] == f"ws://127.0.0.1:{grid.expect('listening')['port']}"
         assert ready["master"]["pid"] == grid.process.pid
         assert ready["proxy"]["pid"] == grid.expect("listening")["pid"]
-        assert ready["redis"] == {"pid": None, "url": "redis://127.0.0.1:1/0", "prefix": ""}
+        assert ready["redis"] == {"pid": None, "url": "redis://127.0.0.1:1/0", "prefix": "", "staleS": 30.0}
         assert ready["stopping"] is False
         assert pool(ready, "chromium") == {
             "name": "chromium",
@@ -254,7 +254,7 @@ def test_who_wakes_takes_nobody_for_silent_whom_it_could_not_hear() -> None:
         assert {worker["id"]: worker["pid"] for worker in grid.status()["workers"]} == before
         assert grid.status()["proxy"]["pid"] == proxy
         grid.end()
-        assert {line["data"]["reason"] for line in grid.lines[at:] if line["what"] == "command"} == {"shutdown"}
+        assert {line["data"]["reason"]["kind"] for line in grid.lines[at:] if line["what"] == "command"} == {"shutdown"}
 
 
 @pytest.mark.parametrize("watched", [True, False])
@@ -386,7 +386,8 @@ def test_a_drained_worker_is_replaced_at_once() -> None:
         at = grid.mark()
         grid.ask("drain", {"worker": drained["worker"], "reason": "new kernel"})
         command = grid.expect("command", at)
-        assert command["data"] == {"reason": "new kernel", "timeoutS": 30.0, "recycle": False, "now": False}
+        reason = {"kind": "operator", "detail": "new kernel"}
+        assert command["data"] == {"reason": reason, "timeoutS": 30.0, "recycle": False, "now": False}
         grid.expect("available", at)
         (old,) = [worker for worker in grid.status()["workers"] if worker["id"] == drained["worker"]]
         assert (old["status"], old["reason"]) == ("draining", "new kernel")
@@ -404,7 +405,7 @@ def test_the_proxy_may_ask_for_drains() -> None:
         os.kill(grid.expect("listening")["pid"], signal.SIGUSR1)
         first = grid.expect("command", at)
         second = grid.expect("command", first["at"] + 1)
-        assert {first["data"]["reason"], second["data"]["reason"]} == {"lifetime"}
+        assert {first["data"]["reason"]["detail"], second["data"]["reason"]["detail"]} == {"lifetime"}
         replaced = grid.expect("available", at)
         grid.expect("available", replaced["at"] + 1)
         grid.end()
@@ -633,7 +634,7 @@ def test_a_proxy_that_says_nonsense_loses_its_connection_and_the_grid_goes_on() 
         at = grid.mark()
         os.kill(grid.expect("listening")["pid"], signal.SIGUSR1)
         # What it says after that still arrives, over another connection.
-        assert len(grid.expect("command", at, name="drain")["data"]["reason"]) == 500
+        assert len(grid.expect("command", at, name="drain")["data"]["reason"]["detail"]) == 500
         down = [event["reason"] for event in grid.events() if event["event"] == "control_link_down"]
         assert "bad content: sessionId is 7, and no id" in down
         assert "bad content: workerId is None, and no id" in down
@@ -648,7 +649,7 @@ def test_a_proxy_that_says_nonsense_loses_its_connection_and_the_grid_goes_on() 
     ],
 )
 def test_who_waits_for_an_upgrade_hears_what_came_in_between(signum: int, reason: str) -> None:
-    with MasterGrid(check_argv=["/bin/sleep", "1000"], settings={"detach_grace": 0.1}) as grid:
+    with MasterGrid(argv=["/bin/sh", "-c", "exec sleep 1000"], settings={"detach_grace": 0.1}) as grid:
         grid.expect("ready")
         with grid.asking("upgrade", {"force": True}) as operator:
             while not any(event["event"] == "upgrade_checking" for event in grid.events()):
@@ -697,4 +698,4 @@ def test_a_master_that_cannot_write_that_it_leaves_leaves_all_the_same() -> None
         grid.send(signal.SIGUSR1)
         grid.read_to_end()  # the children end, too
         assert grid.process.wait(PATIENCE_S) == 0
-        assert [line["data"]["reason"] for line in grid.lines if line["what"] == "command"] == ["no master"]
+        assert [line["data"]["reason"]["kind"] for line in grid.lines if line["what"] == "command"] == ["no master"]

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 
 from pwgrid.common.types import BrowserType
+from pwgrid.installed.browsers import FoundBrowser
 from pwgrid.settings.model import SETTINGS, Settings
-from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.launch import LAUNCHER, LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer, OnClosed, SessionClosed
 from pwgrid.worker.handoff_server import OfferedClient

@@ -6,18 +6,21 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import structlog
 
 from pwgrid.common.errors import GridError
+from pwgrid.common.reasons import Reason
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame
 from pwgrid.control.master_side import MasterSide
 from pwgrid.control.server import Reconnect
-from pwgrid.master.adoption import ChildFileWriter, Leftovers
 from pwgrid.master.child import Child, Exit, RestartedChild, fork_linked
+from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.config import MasterConfig
+from pwgrid.master.leftovers import Leftovers
 from pwgrid.master.policy import validate_reports
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.child_files import RETIRING, ChildState
@@ -96,7 +99,7 @@ class ProxyChild(RestartedChild):
         """Ask it to accept no more clients, serve those that it has, and end; if it does not in time, it is killed."""
         self._end("retire", self._loop.now() + self._config.settings.longest_wait_s() + RETIRE_GRACE_S)
         if self._child is not None:
-            self._files.service("proxy", self._child, status=RETIRING)
+            self._files.write(replace(self._file_of(self._child), status=RETIRING))
 
     def attach(self, reconnect: Reconnect) -> bool:
         """Take the proxy's new connection, and its listening sockets if this process has none; False when there is no
@@ -120,13 +123,15 @@ class ProxyChild(RestartedChild):
     def _fork(self) -> Child:
         if not self.listeners:
             try:
-                self.listeners = self._config.open_listeners()
+                self.listeners = self._config.listeners.open()
             except GridError as error:
                 raise OSError(errno.EADDRINUSE, str(error)) from None
         config, common = self._config, self._config.common()
         child, control = fork_linked(
             self._loop,
-            lambda control: config.run_proxy(ProxyArguments(*common, control, self.listeners, config.tokens_file)),
+            lambda control: config.roles.proxy(
+                ProxyArguments(*common, control, self.listeners, config.parts.tokens_file)
+            ),
             self.listeners,
         )
         link = self._link = self._new_link()
@@ -192,11 +197,11 @@ class Proxies:
         self._on_event = on_event
         self.configuration = ""
         """A name for the latest configuration; each proxy reports which one it knows."""
-        self.current = self._make(config.listeners)
+        self.current = self._make(config.listeners.there)
         self._coming: ProxyChild | None = None
         self._leaving: list[ProxyChild] = []
         self._late = loop.timer(lambda: self._replaced(f"it does not listen after {START_S:g} s"))
-        self._wanted: str | None = None
+        self._wanted: Reason | None = None
         self._then: Callable[[], None] | None = None
 
     @property
@@ -222,7 +227,7 @@ class Proxies:
             leaving.adopt(state)
             self._retire(leaving)
 
-    def replace(self, reason: str, then: Callable[[], None] | None = None) -> None:
+    def replace(self, reason: Reason, then: Callable[[], None] | None = None) -> None:
         """Start a new proxy, and retire the current one when it listens; `then` is called when it does, or has
         failed."""
         self._wanted = reason
@@ -234,7 +239,7 @@ class Proxies:
             if self._coming.listening or self._coming.problem is not None:
                 self._replaced(None if self._coming.listening else self._coming.problem)
         elif self._wanted is not None and self.current.listening and self.current.listeners:
-            log.info("proxy_replacing", pid=self.current.pid, reason=self._wanted)
+            log.info("proxy_replacing", pid=self.current.pid, reason=str(self._wanted))
             self._wanted = None
             self._late.arm(self._loop.now() + START_S)
             self._coming = self._make(self.current.listeners)

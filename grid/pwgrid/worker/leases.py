@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import structlog
 
 from pwgrid.common.atomic_write import write_whole
+from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.registry.records import EXPIRES_AT, LEASE, TOKEN, TOKEN_ID, lease_of
 from pwgrid.worker.handoff_server import OfferedClient
@@ -49,9 +50,6 @@ MOST_ENDED: Final = 100
 
 NEVER_CONNECTED: Final = (EndReason.TOO_LATE, EndReason.HANDSHAKE_REFUSED)
 """So end clients that the browser server got and did not take: too late, or of another Playwright version."""
-
-LeaseRefusal = Literal["no such lease", "in use", "late", "gone", "its token cannot be checked"]
-NO_LEASE: Final[LeaseRefusal] = "no such lease"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +166,9 @@ class Leases:
         lease_id, token = str(message["id"]), message.get("token")
         lease = self.get(lease_id)
         if lease is not None and token is not None and lease.told.get(TOKEN, "") != token:
-            return {"refused": NO_LEASE}  # another token's; an operator, who gives none, may ask about all leases
+            return {
+                "refused": OfferRefusal.NO_LEASE
+            }  # another token's; an operator, who gives none, may ask about all leases
         match message["do"]:
             case "take":
                 return self._take(link, lease_id, message)
@@ -183,11 +183,11 @@ class Leases:
             case "extend" if lease is not None and lease.over is None:
                 return self._extend(lease, float(message["ttlS"]))
             case "keep" | "answered" | "extend":
-                return {"refused": NO_LEASE}
+                return {"refused": OfferRefusal.NO_LEASE}
             case "unanswered":
-                return {"refused": None if self.end(lease_id, NOT_ANSWERED) else NO_LEASE}
+                return {"refused": None if self.end(lease_id, NOT_ANSWERED) else OfferRefusal.NO_LEASE}
             case "return":
-                return {"refused": None if self.end(lease_id, RETURNED) else NO_LEASE}
+                return {"refused": None if self.end(lease_id, RETURNED) else OfferRefusal.NO_LEASE}
             case other:
                 raise ValueError(f"no such question: {other!r}")
 
@@ -208,7 +208,7 @@ class Leases:
             token_id=str(message.get(TOKEN_ID, "")),
             link=link,
         )
-        refused: str | None = "draining"
+        refused: str | None = OfferRefusal.DRAINING
         if not self._grid_stops:
             refused = self.slots.refusal(lease.session_id, float(message["deadline"]), time.monotonic())
         if refused is None:
@@ -261,19 +261,19 @@ class Leases:
         """Admits a client that comes with a lease, or refuses it, or lets it wait for the last client's end."""
         lease = self.get(client.session.lease_id)
         if lease is None or lease.over is not None or not _may_come(lease, client):
-            client.answer(NO_LEASE, ended=self._why_ended(client))
+            client.answer(OfferRefusal.NO_LEASE, ended=self._why_ended(client))
         elif (has_token := self.tokens.has(lease.token_id)) is None:
-            client.answer("its token cannot be checked")
+            client.answer(OfferRefusal.UNCHECKED)
         elif lease.is_revoked or not has_token:  # the next look ends it
-            client.answer(NO_LEASE, ended=EndReason.TOKEN_REVOKED)
+            client.answer(OfferRefusal.NO_LEASE, ended=EndReason.TOKEN_REVOKED)
         elif time.monotonic() >= client.deadline:
-            client.answer("late")
+            client.answer(OfferRefusal.LATE)
         elif not lease.connected:
             self._admit(lease, client)
         elif lease.waiting is not None:
-            client.answer("in use")
+            client.answer(OfferRefusal.IN_USE)
         else:
-            timer = asyncio.get_running_loop().call_later(HANDOVER_S, self._refuse_waiting, lease, "in use")
+            timer = asyncio.get_running_loop().call_later(HANDOVER_S, self._refuse_waiting, lease, OfferRefusal.IN_USE)
             lease.waiting = client, timer
 
     def _why_ended(self, client: OfferedClient) -> str | None:
@@ -321,7 +321,7 @@ class Leases:
         lease.stop_grace()  # a successor hears of several sessions of a lease that are over
         lease.grace = asyncio.get_running_loop().call_later(delay_s, self.end, lease.id, end)
 
-    def _refuse_waiting(self, lease: Lease, reason: LeaseRefusal) -> None:
+    def _refuse_waiting(self, lease: Lease, reason: OfferRefusal) -> None:
         if (client := lease.take_waiting()) is not None:
             client.answer(reason)
 
@@ -333,7 +333,7 @@ class Leases:
         lease = self.get(lease_id)
         if lease is None or lease.over is not None:
             return False
-        self._refuse_waiting(lease, NO_LEASE)
+        self._refuse_waiting(lease, OfferRefusal.NO_LEASE)
         if lease.connected:
             lease.over = end
             self._write()
@@ -345,7 +345,7 @@ class Leases:
     def cut(self, end: End) -> None:
         """Ends all leases. The caller closes their sessions; each lease is removed when its session is over."""
         for lease in list(self.slots.held.values()):
-            self._refuse_waiting(lease, NO_LEASE)
+            self._refuse_waiting(lease, OfferRefusal.NO_LEASE)
             lease.over = lease.over or end
             if not lease.connected:
                 self._finish(lease, lease.over)
@@ -371,7 +371,7 @@ class Leases:
             if lease.is_revoked or not (was_missing and lease.is_token_missing):
                 continue
             lease.is_revoked = True
-            self._refuse_waiting(lease, NO_LEASE)
+            self._refuse_waiting(lease, OfferRefusal.NO_LEASE)
             if not lease.connected:
                 self.end(lease.id, REVOKED)
         self._watch_tokens()

@@ -17,15 +17,16 @@ from pwgrid import __version__
 from pwgrid.common import log as logging
 from pwgrid.common.errors import BrowserServerGone, RegistryUnavailable
 from pwgrid.common.launch_failure import BrowserLaunchError, why
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.tasks import BackgroundTasks, first_of
 from pwgrid.common.worker_lifecycle import WorkerEvent, advance
 from pwgrid.control.child_side import ChildSide
+from pwgrid.installed.browsers import FoundBrowser
 from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import CODE_CACHE
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last
-from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.health import Asked, BrowserHealth, HealthTimes
 from pwgrid.worker.browser.launch import LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer
@@ -38,7 +39,7 @@ from pwgrid.worker.slots import Slots, is_worth_telling
 
 log = structlog.get_logger()
 
-LIFETIME_LIMIT: Final = "lifetime limit"
+LIFETIME_LIMIT: Final = Reason(WorkerEnd.LIFETIME)
 STOP_S: Final = 10.0
 SHOWN_AFTER_S: Final = 1.0
 """A suspicion that is over sooner is shown to nobody; no client is admitted meanwhile all the same."""
@@ -87,7 +88,7 @@ class Worker:
             on_state=self._on_state,
             ping_data=self._view,
             lost_threshold_s=boot.settings.worker_lost_threshold,
-            on_lost=lambda: self.ask_drain("no master for too long"),
+            on_lost=lambda: self.ask_drain(Reason(WorkerEnd.NO_MASTER)),
             fds=lambda: [fd for fd in (boot.ipc.fileno(),) if fd >= 0],
         )
 
@@ -102,7 +103,7 @@ class Worker:
                 executable = self.browser and self.browser.executable
                 log.debug("browser_did_not_start", executable=executable, said=error.evidence)
             self._step(WorkerEvent.FAILS)
-            self.control.event("failed", {"reason": str(error)})
+            self.control.event("failed", {"reason": _why_it_failed(error).as_data()})
             await self._stop()
             return EXIT_FAILED
         drain = await self._drain.asked()
@@ -179,7 +180,7 @@ class Worker:
         self.sessions.adopt(server, live)
         self._has_browser_server(server)
         left_s = max(0.0, boot.sessions_until - time.monotonic())
-        self.ask_drain("its worker died", left_s, is_recycle=left_s > self.settings.drain_timeout)
+        self.ask_drain(Reason(WorkerEnd.TAKEN_OVER), left_s, is_recycle=left_s > self.settings.drain_timeout)
         self._step(WorkerEvent.DRAINS)
         await self.registry_sync.register()
         self.sessions.open()  # only clients with leases are admitted
@@ -212,9 +213,9 @@ class Worker:
     async def _drain_sessions(self, drain: Drain) -> None:
         self._step(WorkerEvent.DRAINS)
         self.registry_sync.drain_begins()
-        log.info("worker_draining", reason=drain.reason, sessions=len(self.slots.live), timeout_s=drain.timeout_s)
-        replacement = await self.registry_sync.replacement() if drain.reason == LIFETIME_LIMIT else None
-        told = {"reason": drain.reason, "replacement": replacement, "timeoutS": drain.timeout_s}
+        log.info("worker_draining", reason=str(drain.reason), sessions=len(self.slots.live), timeout_s=drain.timeout_s)
+        replacement = await self.registry_sync.replacement() if drain.reason.kind is WorkerEnd.LIFETIME else None
+        told = {"reason": drain.reason.as_data(), "replacement": replacement, "timeoutS": drain.timeout_s}
         self.control.event("draining", told | {"active": self.slots.taken})
         self.control.stopping()
         self._background_tasks.start(self.registry_sync.mark_draining(), "draining mark")
@@ -222,9 +223,9 @@ class Worker:
         if cut is None:
             return
         limit = self._drain.limit
-        log.warning("sessions_cut", sessions=len(self.slots.live), why=str(cut), reason=limit.reason)
+        log.warning("sessions_cut", sessions=len(self.slots.live), why=str(cut), reason=str(limit.reason))
         name = "recycle_drain_timeout" if limit.is_recycle else "drain_timeout"
-        text = drain_text(limit.reason, cut, f"{name.upper()}={getattr(self.settings, name):g} s")
+        text = drain_text(limit.reason.kind, cut, f"{name.upper()}={getattr(self.settings, name):g} s")
         why = f"{cut}: {limit.reason}" if cut is EndReason.DRAIN_TIMEOUT else str(cut)
         await self.sessions.cut(why, text)
 
@@ -246,21 +247,23 @@ class Worker:
 
     # Requests and events
 
-    def ask_drain(self, reason: str, timeout_s: float | None = None, *, is_recycle: bool = False) -> None:
+    def ask_drain(self, reason: Reason, timeout_s: float | None = None, *, is_recycle: bool = False) -> None:
         """Starts a planned drain, or leaves the sessions of a drain that is under way less time."""
         was_asked = self._drain.is_asked
         if timeout_s is None:
             timeout_s = self.settings.recycle_drain_timeout if is_recycle else self.settings.drain_timeout
         drain = Drain(reason, timeout_s, is_recycle=is_recycle)
         if self._drain.ask(drain) and was_asked:
-            log.info("drain_hurried", reason=reason, sessions=len(self.slots.live), timeout_s=drain.timeout_s)
+            log.info("drain_hurried", reason=str(reason), sessions=len(self.slots.live), timeout_s=drain.timeout_s)
 
-    def _fail(self, reason: str, timeout_s: float, cut: EndReason) -> None:
+    def _fail(self, reason: Reason, timeout_s: float, cut: EndReason) -> None:
         """Starts a drain after which the worker exits with EXIT_FAILED."""
         self._drain.ask(Drain(reason, timeout_s, planned=False, cut=cut))
 
     def _background_task_failed(self, name: str, error: BaseException) -> None:
-        self._fail(f"{name} failed: {error!r}", self.settings.drain_timeout, EndReason.DRAIN_TIMEOUT)
+        self._fail(
+            Reason(WorkerEnd.OTHER, f"{name} failed: {error!r}"), self.settings.drain_timeout, EndReason.DRAIN_TIMEOUT
+        )
 
     def _on_sigterm(self) -> None:
         """Asks for a drain; hurries one that goes on. Without a master the first signal hurries nothing: the drain may
@@ -272,11 +275,12 @@ class Worker:
         self._was_signalled = True
         if has_no_master:  # nobody else stops the grid
             self.sessions.leases.grid_stops()
-        self.ask_drain("SIGTERM")
+        self.ask_drain(Reason(WorkerEnd.TERMINATED))
 
     def _on_command(self, name: str, data: dict[str, Any]) -> None:
         if name == "drain":
-            reason, is_recycle = str(data.get("reason", "asked")), bool(data.get("recycle"))
+            reason = Reason.read(data.get("reason"), Reason(WorkerEnd.NOT_SAID))
+            is_recycle = bool(data.get("recycle"))
             self.ask_drain(reason, data.get("timeoutS"), is_recycle=is_recycle)
             if data.get("now"):
                 self._drain.hurry()
@@ -302,8 +306,8 @@ class Worker:
         if self.slots.is_used_up:
             self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
 
-    def _on_gone(self, reason: str) -> None:
-        log.error("browser_gone", reason=reason, sessions=len(self.slots.live))
+    def _on_gone(self, reason: Reason) -> None:
+        log.error("browser_gone", reason=str(reason), sessions=len(self.slots.live))
         server = self.sessions.server
         self._fail(reason, CLOSE_GRACE_S, EndReason(server.sessions_ended_for) if server else EndReason.BROWSER_CRASHED)
 
@@ -318,14 +322,14 @@ class Worker:
         log.error("browser_server_hung", sessions=len(self.slots.live))
         self.sessions.all_ended("grid", EndReason.HUNG)
         self._stop_s = 0.0
-        self._fail("browser server hung", 0.0, EndReason.HUNG)
+        self._fail(Reason(WorkerEnd.BROWSER_SERVER_HUNG), 0.0, EndReason.HUNG)
 
     async def _end_when_browser_hangs(self, health: BrowserHealth) -> None:
         """Fails the worker when its browser hangs. Its browser server lives, and tells the clients why they end."""
         await health.until_hung(Asked.BROWSER)
         log.error("browser_hung", sessions=len(self.slots.live))
         self._stop_s = 0.0
-        self._fail("browser hung", 0.0, EndReason.BROWSER_HUNG)
+        self._fail(Reason(WorkerEnd.BROWSER_HUNG), 0.0, EndReason.BROWSER_HUNG)
 
     async def _recycle_when_sick(self, health: BrowserHealth, server: BrowserServer) -> None:
         """Recycles the worker when its browser opens no pages any more. Sessions that wait for one end, those that have
@@ -336,7 +340,7 @@ class Worker:
         if evidence is not None:
             log.error("browser_sick", error=evidence, sessions=len(self.slots.live))
             server.cut_hanging(EndReason.BROWSER_SICK, health.times.try_s)
-            self.ask_drain(f"canary failed: {why(evidence)}", is_recycle=True)
+            self.ask_drain(Reason(WorkerEnd.CANARY, why(evidence)), is_recycle=True)
 
     def _suspicion_changed(self, suspicion: str | None) -> None:
         """Keeps new clients away at once, and shows why if it lasts."""
@@ -380,7 +384,7 @@ class Worker:
             if reply.is_used_up:
                 self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
             elif not self._drain.is_asked:  # the command stays in Redis, and later heartbeats repeat it
-                self.ask_drain("asked over Redis")
+                self.ask_drain(Reason(WorkerEnd.OPERATOR, "asked over Redis"))
         elif reply.command == "serve":
             self._serve.set()
 
@@ -405,6 +409,12 @@ class Worker:
             "pid": os.getpid(),
             "slots": self.slots.slots,
         }
+
+
+def _why_it_failed(error: BrowserLaunchError | RegistryUnavailable) -> Reason:
+    if isinstance(error, RegistryUnavailable):
+        return Reason(WorkerEnd.NO_REDIS, str(error))
+    return Reason(WorkerEnd.LAUNCH_FAILED, str(error), error.signal)
 
 
 def run_worker(boot: WorkerArguments, browser: FoundBrowser | None) -> int:

@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.session_lifecycle import EndReason, how_ended
 from pwgrid.registry.records import TOKEN, TOKEN_ID, lease_of
 from pwgrid.runtime.child_arguments import WorkerArguments
@@ -173,7 +174,7 @@ class Sessions:
             if future.cancelled() or future.exception() is not None:
                 self.on_handoff_failed()
                 self._take_back(session_id)
-                client.answer("gone")
+                client.answer(OfferRefusal.GONE)
                 return
             if (session := self._slots.live.get(session_id)) is not None:  # else it has ended already
                 self._registry_sync.mark_served(session)

@@ -7,14 +7,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
+from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.worker_lifecycle import WorkerStatus
 
 if TYPE_CHECKING:
     from pwgrid.worker.leases import Lease
-
-RefusalReason = Literal["draining", "full", "late", "suspect", "used up"]
 
 NAMES: Final = ("name", "run", "labels")
 """Fields of `told` that come from the client itself."""
@@ -88,7 +87,7 @@ class Slots:
         del counts[("",) * len(NAMES)]
         return [{**dict(zip(NAMES, key, strict=True)), "slots": slots} for key, slots in counts.most_common(MOST_RUNS)]
 
-    def refusal(self, session_id: str, deadline: float, now: float) -> RefusalReason | None:
+    def refusal(self, session_id: str, deadline: float, now: float) -> OfferRefusal | None:
         """Returns why the worker refuses the session or lease, or None when it has a slot for it.
 
         A spare admits: a selection offers it a session when it takes the place of a worker that is used up. A late
@@ -97,17 +96,17 @@ class Slots:
         if self.status not in (WorkerStatus.SPARE, WorkerStatus.AVAILABLE) and not (
             self.status is WorkerStatus.DRAINING and session_id in self._expected
         ):
-            return "draining"
+            return OfferRefusal.DRAINING
         if now >= deadline:
-            return "late"
+            return OfferRefusal.LATE
         if self._suspicion is not None:
             self._has_refused = True
-            return "suspect"
+            return OfferRefusal.SUSPECT
         if self.is_used_up:
-            return "used up"
+            return OfferRefusal.USED_UP
         if self.taken >= self.slots:
             self._has_refused = True
-            return "full"
+            return OfferRefusal.FULL
         return None
 
     def suspect(self, why: str | None) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect.handoff_link import HANDOFF_TIMEOUT_S, SILENT
 from pwgrid.proxy.policy.refusal import Refusal, registry_away
@@ -143,7 +144,7 @@ class Selector:
         """Called when a worker has not taken the ticket's client: it is not chosen for that again. One that is full,
         suspect (its browser may be sick) or silent may take the client later: it is chosen for nobody until it has a
         slot again, or is `awake`."""
-        if reason in ("full", "suspect"):
+        if reason in (OfferRefusal.FULL, OfferRefusal.SUSPECT):
             self._not_now.add(worker_id)
         elif reason != SILENT:
             ticket.excluded.add(worker_id)

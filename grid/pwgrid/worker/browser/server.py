@@ -21,6 +21,7 @@ import structlog
 
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.registry.records import TOKEN_ID
 from pwgrid.runtime.browser_process_tree import Tree, process_table
@@ -68,7 +69,7 @@ Answer = AbstractContextManager["asyncio.Future[Message]"]
 OnClosed = Callable[[SessionClosed, Callable[[], None]], None]
 """Gets the end, and a function to call once it is on record: until then a successor of this worker hears of it, too."""
 
-OnGone = Callable[[str], None]
+OnGone = Callable[[Reason], None]
 
 OnErrors = Callable[[Mapping[str, int], str, str | None], None]
 """Gets numbers of errors by kind, the text of the last one, and the session that it was in, if any."""
@@ -306,7 +307,8 @@ class BrowserServer:
                 self._when_ready(lambda: self.on_errors(message["counts"], message["text"], message.get("session")))
             case "gone":
                 self.sessions_ended_for = message.get("sessions", EndReason.BROWSER_CRASHED)
-                self._when_ready(partial(self._tell_gone, message["reason"]))
+                reason = Reason.read(message["reason"], Reason(WorkerEnd.BROWSER_ENDED))
+                self._when_ready(partial(self._tell_gone, reason))
 
     def _answered(self, kind: str, message: Message) -> None:
         if kind == "pong":
@@ -336,7 +338,7 @@ class BrowserServer:
         )
         self._on_closed(closed, lambda: self._link.send({"do": "ack", "idx": message["idx"]}))
 
-    def _tell_gone(self, reason: str) -> None:
+    def _tell_gone(self, reason: Reason) -> None:
         if self._gone or self._stopping:
             return
         self._gone = True
@@ -394,9 +396,9 @@ class BrowserServer:
         self._link.drain()
         self._link.close()
         self._read_stderr()
-        ended = f"the browser server ended ({ending(code)})"
+        ended = Reason(WorkerEnd.BROWSER_SERVER_ENDED, ending(code), signal_of(code))
         if not self._started.done():
-            self._started.set_exception(BrowserLaunchError(self.evidence or ended, "the browser server"))
+            self._started.set_exception(BrowserLaunchError(self.evidence or str(ended), "the browser server"))
             self._started.exception()  # perhaps nobody waits for it any more
         self._when_ready(partial(self._tell_gone, ended))
         if not self._stopping:
@@ -417,8 +419,13 @@ def ending(code: int | None) -> str:
     """Describes how the Node process ended, by the result of `exited`."""
     if code is None:
         return "exit status unknown"
-    if code >= 0:
-        return f"exit {code}"
+    return signal_of(code) or f"exit {code}"
+
+
+def signal_of(code: int | None) -> str:
+    """The name of the signal that ended the Node process, or empty."""
+    if code is None or code >= 0:
+        return ""
     try:
         return signal.Signals(-code).name
     except ValueError:  # a real-time signal
