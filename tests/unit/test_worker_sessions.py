@@ -191,3 +191,11 @@ async def test_a_successor_ends_the_sessions_of_a_token_that_was_revoked_before_
     worker.admission.adopt(cast("Any", worker), live)
     assert worker.done == ["close a: token revoked"]
     assert [each.told for each in worker.slots.live.values()] == [{"token": "ci"}] * 2
+
+
+async def test_a_proxy_ends_a_session_that_is_there_and_hears_of_one_that_is_not(worker: Worker) -> None:
+    await worker.serve("a")
+    assert worker.admission.asked(1, {"do": "end session", "id": "b"}) == {"refused": "no such session"}
+    assert not any(each.startswith("close") for each in worker.done)
+    assert worker.admission.asked(1, {"do": "end session", "id": "a"}) == {"refused": None}
+    assert "close a: ended by operator" in worker.done

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
+from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.registry.records import TOKEN
 from pwgrid.runtime.child_arguments import WorkerArguments
@@ -41,7 +43,7 @@ class Admission:
 
     def open(self) -> None:
         """Starts to take offers."""
-        self._handoff.open(self._offered, self.leases)
+        self._handoff.open(self._offered, self)
 
     def close(self) -> None:
         """Takes no more offers. Idempotent."""
@@ -54,6 +56,19 @@ class Admission:
         self.leases.adopt(frozenset(live))
         self.sessions.adopt(server, live)
         self.end_of_tokens(self._ended_tokens)  # the master may have told them before
+
+    def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the answer to a proxy's request. Raises KeyError, TypeError or ValueError for a malformed one."""
+        if message["do"] != "end session":
+            return self.leases.asked(link, message)
+        if (session_id := str(message["id"])) not in self._slots.live:
+            return {"refused": OfferRefusal.NO_SESSION}
+        self.sessions.end(session_id, EndReason.ENDED_BY_OPERATOR)
+        return {"refused": None}
+
+    def link_ended(self, link: int) -> None:
+        """Called when a proxy is gone."""
+        self.leases.link_ended(link)
 
     def all_ended(self, by: str, reason: str) -> None:
         """Ends every live session and lease in the records, when no browser server will report their ends."""

@@ -35,8 +35,8 @@ SHORTAGE_S: Final = 0.2
 """How long it accepts no proxy when no descriptor is free: the listener stays readable, so the loop would not wait."""
 
 
-class RequestsAboutLeases(Protocol):
-    """Who answers proxies about leases (leases.py). Links are numbered."""
+class RequestsOfProxies(Protocol):
+    """Who answers proxies about leases and sessions (admission.py). Links are numbered."""
 
     def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any]:
         """The answer. Raises KeyError, TypeError or ValueError for a malformed request."""
@@ -50,7 +50,7 @@ class HandoffServer:
     by numbers."""
 
     _on_offer: Callable[[OfferedClient], None]
-    _leases: RequestsAboutLeases
+    _requests: RequestsOfProxies
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -65,9 +65,9 @@ class HandoffServer:
         self._is_short = False
         """Whether no connection could be accepted the last time."""
 
-    def open(self, on_offer: Callable[[OfferedClient], None], leases: RequestsAboutLeases) -> None:
-        """Starts to take offers, and requests about leases."""
-        self._on_offer, self._leases = on_offer, leases
+    def open(self, on_offer: Callable[[OfferedClient], None], requests: RequestsOfProxies) -> None:
+        """Starts to take offers and requests."""
+        self._on_offer, self._requests = on_offer, requests
         self._path.unlink(missing_ok=True)
         self._listener.bind(str(self._path))
         self._listener.listen(_BACKLOG)
@@ -135,7 +135,7 @@ class HandoffServer:
             number = self._links.pop(link)
             self._loop.remove_reader(link)
             link.close()
-            self._leases.link_ended(number)
+            self._requests.link_ended(number)
 
     def _on_readable(self, link: socket.socket) -> None:
         while link in self._links:
@@ -158,7 +158,7 @@ class HandoffServer:
         try:
             said = orjson.loads(packet)  # a newer proxy may say more
             if "ask" in said and not fds:
-                reply = self._leases.asked(self._links[link], said)
+                reply = self._requests.asked(self._links[link], said)
                 self._send(link, orjson.dumps({**reply, "asked": said["ask"]}))
                 return
             session = LiveSession(said["session"], said["client"])
