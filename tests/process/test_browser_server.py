@@ -29,7 +29,8 @@ from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect.handoff_link import clear_marks, is_served
 from pwgrid.worker.browser.launch import LaunchSpec
-from pwgrid.worker.browser.server import BrowserServer, SessionClosed, ending
+from pwgrid.worker.browser.server import BrowserServer, ending
+from pwgrid.worker.holders import SessionClosed
 from tests.support import stand_in_proxy
 from tests.support.fake_grid import FAKE_LAUNCHER, launching
 from tests.support.grid import eventually_async

@@ -86,7 +86,7 @@ def config(tmp_path: Path, said: Path) -> Iterator[MasterConfig]:
 @pytest.fixture
 def proxies(loop: Loop, config: MasterConfig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxies]:
     monkeypatch.setattr(child, "NO_DEATHS", NEVER_AGAIN)
-    proxies = Proxies(loop, config, ChildFileWriter(loop, config), lambda _name, _data: None)
+    proxies = Proxies(loop, config, ChildFileWriter(loop, config))
     yield proxies
     proxies.kill()
     while proxies.pids():

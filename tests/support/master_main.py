@@ -2,8 +2,7 @@
 
 The worker role speaks the control link and has a child and a detached grandchild, as a browser server has; no browser.
 `behaviour` says for each pool how its workers are: serve, crash, fail, mute, slow (they go only when told now), leaves.
-`worker_says` is added to the state of each worker, `proxy_says` to the proxy's; `proxy_events` are events of the proxy
-that SIGUSR1 has it send instead of a drain.
+`worker_says` is added to the state of each worker, `proxy_says` to the proxy's.
 SIGUSR1 has a worker count so many sessions that one in a hundred is left to it; SIGUSR2 has it used up.
 """
 
@@ -174,9 +173,8 @@ class FakeWorker:
 
 
 class FakeProxy:
-    def __init__(self, boot: ProxyArguments, says: dict[str, Any], events: list[tuple[str, dict[str, Any]]]) -> None:
+    def __init__(self, boot: ProxyArguments, says: dict[str, Any]) -> None:
         self.says = says
-        self.events = events or [("drain_asked", {"all": True, "reason": "lifetime"})]
         self.stopped = asyncio.Event()
         self.roster = Roster()
         self.control = ChildSide(
@@ -199,20 +197,13 @@ class FakeProxy:
     def view(self) -> dict[str, Any]:
         return {"ready": self.roster.not_ready() is None, **self.says}
 
-    def send_events(self) -> None:
-        for name, data in self.events:
-            self.control.event(name, data)
-
     def on_command(self, name: str, data: dict[str, Any]) -> None:
         say("proxy_command", name=name, data=data)
         if name == "stop":
             self.stopped.set()
 
     async def run(self) -> int:
-        loop = asyncio.get_running_loop()
         link = asyncio.create_task(self.control.run())
-        # The test's way to make the proxy ask for a drain.
-        loop.add_signal_handler(signal.SIGUSR1, self.send_events)
         self.control.event("listening", {})
         say("listening", pid=os.getpid(), port=self.port)
         await self.stopped.wait()
@@ -251,7 +242,7 @@ def worker_role(spec: dict[str, Any], boot: WorkerArguments) -> int:
 
 def proxy_role(spec: dict[str, Any], boot: ProxyArguments) -> int:
     async def live() -> int:
-        return await FakeProxy(boot, spec.get("proxy_says", {}), spec.get("proxy_events", [])).run()
+        return await FakeProxy(boot, spec.get("proxy_says", {})).run()
 
     return run(live())
 

@@ -8,8 +8,8 @@ import pytest
 
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.worker.leases import Lease
-from pwgrid.worker.slots import MOST_RUNS, LiveSession, Slots
+from pwgrid.worker.holders import Lease, LiveSession
+from pwgrid.worker.slots import MOST_RUNS, Slots
 
 OPEN = WorkerStatus.AVAILABLE
 

@@ -48,7 +48,7 @@ class WorkerEnd(StrEnum):
 
 
 class OfferRefusal(StrEnum):
-    """Why a worker does not take a client, or a lease, that a proxy offers; also what it answers about a lease."""
+    """Why a worker does not take a client, or a lease, that a proxy offers, or does not do what it is asked."""
 
     DRAINING = "draining"
     FULL = "full"
@@ -56,9 +56,11 @@ class OfferRefusal(StrEnum):
     SUSPECT = "suspect"
     USED_UP = "used up"
     NO_LEASE = "no such lease"
+    NO_SESSION = "no such session"
     IN_USE = "in use"
     GONE = "gone"
     UNCHECKED = "its token cannot be checked"
+    SILENT = "the worker does not answer"
 
 
 _SENTENCES: Final[Mapping[WorkerEnd, str]] = {

@@ -69,7 +69,7 @@ class Master:
         self._signals = SignalQueue()
         files = ChildFileWriter(loop, config)
         self._redis = RedisChild(loop, config.redis, files) if config.redis else None
-        self._proxies = Proxies(loop, config, files, lambda name, data: self._requests.from_proxy(name, data))
+        self._proxies = Proxies(loop, config, files)
         self._workers = Workers(loop, config, files, self._proxies)
         self._memory = MemoryMeter(config, self._workers)
         self._reports = Reports(config, self._workers, self._proxies, self._redis, self._memory, self._shutdown)

@@ -57,21 +57,6 @@ class Requests:
             "stop": self.stop,
         }
 
-    def from_proxy(self, name: str, data: Frame) -> None:
-        """A request that came to the proxy's API. It gets no answer from the master. Raises ValueError where it does
-        not say what is to be done."""
-        if name == "drain_asked":
-            workers = _select(self.workers.by_id.values(), data)
-            # A second request must not cut sessions: it may be a retry.
-            self._drain(workers, data, "asked by the proxy", once=True)
-        elif name == "end_session":
-            worker_id, session_id = validate_reports.ident(data, "workerId"), validate_reports.ident(data, "sessionId")
-            reason = validate_reports.sentence(data.get("reason"), EndReason.ENDED_BY_OPERATOR)
-            if (worker := self.workers.by_id.get(worker_id)) is not None:
-                worker.send("end_session", {"sessionId": session_id, "reason": reason})
-        else:
-            log.warning("event_unknown", process="proxy", name=name)
-
     def drain(self, data: Frame) -> Frame:
         """Drain one worker, a pool, or all. A second drain of a worker ends its sessions at once, unless `once` says
         that the first one is enough."""
@@ -164,8 +149,8 @@ class Requests:
 
 
 def _select(workers: Iterable[Worker], data: Frame) -> list[Worker]:
-    """The workers that a drain request names: {"worker"|"workerId": id}, {"pool": name} or {"all": true}."""
-    worker_id = data.get("worker", data.get("workerId"))
+    """The workers that a drain request names: {"worker": id}, {"pool": name} or {"all": true}."""
+    worker_id = data.get("worker")
     if worker_id is not None:
         return [worker for worker in workers if worker.worker_id == worker_id]
     if data.get("pool") is not None:

@@ -38,7 +38,7 @@ NOBODY_WAITS: Final[Frame] = {"waiting": 0, "waitingByRun": []}
 
 
 class ProxyChild(RestartedChild):
-    """Runs one proxy. `on_event(name, data)` is called for each operator's request that it passes on.
+    """Runs one proxy.
 
     `listeners` are its listening sockets: none while only a proxy that another master forked has them.
     """
@@ -48,7 +48,6 @@ class ProxyChild(RestartedChild):
         loop: Loop,
         config: MasterConfig,
         files: ChildFileWriter,
-        on_event: Callable[[str, Frame], None],
         listeners: tuple[socket.socket, ...],
     ) -> None:
         super().__init__("proxy", loop, files)
@@ -61,7 +60,6 @@ class ProxyChild(RestartedChild):
         self.waiting: Frame = NOBODY_WAITS
         """How many clients wait in it for a slot, in total and by run, as it reported last."""
         self._config = config
-        self._on_event = on_event
         self._link: MasterSide | None = None
         self._undelivered: list[tuple[str, Frame]] = []
         self._state: Frame = {}
@@ -175,8 +173,8 @@ class ProxyChild(RestartedChild):
                 self.listening = self.ready = False
             case {"t": "event", "name": "listening"}:
                 self.listening = True
-            case {"t": "event", "name": name, "data": data}:
-                self._on_event(name, data)
+            case {"t": "event", "name": name}:
+                log.warning("event_unknown", process="proxy", name=name)
 
     def _on_silence(self) -> None:
         if self._child is not None:
@@ -185,16 +183,12 @@ class ProxyChild(RestartedChild):
 
 
 class Proxies:
-    """Runs one proxy, `current`, and others during a replacement. `on_event(name, data)` is called for each operator's
-    request that any of them passes on."""
+    """Runs one proxy, `current`, and others during a replacement."""
 
-    def __init__(
-        self, loop: Loop, config: MasterConfig, files: ChildFileWriter, on_event: Callable[[str, Frame], None]
-    ) -> None:
+    def __init__(self, loop: Loop, config: MasterConfig, files: ChildFileWriter) -> None:
         self._loop = loop
         self._config = config
         self._files = files
-        self._on_event = on_event
         self.configuration = ""
         """A name for the latest configuration; each proxy reports which one it knows."""
         self.current = self._make(config.listeners.there)
@@ -315,7 +309,7 @@ class Proxies:
             self._coming = None
 
     def _make(self, listeners: tuple[socket.socket, ...]) -> ProxyChild:
-        return ProxyChild(self._loop, self._config, self._files, self._on_event, listeners)
+        return ProxyChild(self._loop, self._config, self._files, listeners)
 
     def _all(self) -> list[ProxyChild]:
         return [self.current, *([self._coming] if self._coming else []), *self._leaving]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 import structlog
@@ -20,14 +20,21 @@ import structlog
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.session_lifecycle import EndReason
-from pwgrid.registry.records import EXPIRES_AT, LEASE, TOKEN, TOKEN_ID, lease_of
-from pwgrid.worker.handoff_server import OfferedClient
-from pwgrid.worker.slots import LiveSession, Slots
+from pwgrid.registry.records import LEASE, TOKEN, TOKEN_ID, lease_of
+from pwgrid.worker.holders import (
+    EXPIRED,
+    GRID_STOPPED,
+    NOT_ANSWERED,
+    RETURNED,
+    REVOKED,
+    End,
+    Lease,
+    OfferedClient,
+)
+from pwgrid.worker.registry_sync import RegistrySync
+from pwgrid.worker.sessions import Sessions
+from pwgrid.worker.slots import Slots
 from pwgrid.worker.token_check import TokenCheck
-
-if TYPE_CHECKING:
-    from pwgrid.worker.registry_sync import RegistrySync
-    from pwgrid.worker.sessions import Sessions
 
 log = structlog.get_logger()
 
@@ -52,93 +59,6 @@ NEVER_CONNECTED: Final = (EndReason.TOO_LATE, EndReason.HANDSHAKE_REFUSED)
 """So end clients that the browser server got and did not take: too late, or of another Playwright version."""
 
 
-@dataclass(frozen=True, slots=True)
-class End:
-    """How a lease or session ended: by whom (client, grid, browser), and why."""
-
-    by: str
-    reason: str
-
-
-RETURNED: Final = End("grid", EndReason.RETURNED)
-EXPIRED: Final = End("grid", EndReason.EXPIRED)
-NOT_ANSWERED: Final = End("grid", EndReason.NOT_ANSWERED)
-REVOKED: Final = End("grid", EndReason.TOKEN_REVOKED)
-GRID_STOPPED: Final = End("grid", EndReason.GRID_STOPPED)
-
-
-@dataclass(slots=True, kw_only=True)
-class Lease(LiveSession):
-    """Keeps its slot as a session does, with the key of its record as id. It is served once its proxy has kept it: then
-    it is on record, and a successor knows it. `told` has the other fields of its record (names, label key)."""
-
-    secret: str
-    expires_at: float
-    """In Unix seconds."""
-    link: int | None = None
-    """The link of the proxy that took the lease; None after this worker's predecessor."""
-    is_answered: bool = False
-    """Whether its borrower is known to have it: the proxy has reported that the answer is written, or a client came
-    with the lease. Until then it ends UNANSWERED_S after its proxy."""
-    connected: str = ""
-    """The id of the one session that is connected with it now; empty if none is."""
-    over: End | None = None
-    """How it ended, while its client's connection is still being closed."""
-    is_token_missing: bool = False
-    """Whether its token was missing at the last look."""
-    is_revoked: bool = False
-    """Whether its token is gone: it takes no further client, and ends with the one that it has."""
-    last: End | None = None
-    """How its last client's session ended; None before its first client."""
-    waiting: tuple[OfferedClient, asyncio.TimerHandle] | None = None
-    """The next client, while the last one's session has not ended."""
-    timer: asyncio.TimerHandle | None = None
-    """Ends it at `expires_at`; drops it KEEP_S after it was taken if no proxy keeps it."""
-    grace: asyncio.TimerHandle | None = None
-    """Ends it when no client comes in time: `grace_s` after the last, or UNANSWERED_S."""
-
-    @property
-    def id(self) -> str:
-        return self.session_id.removeprefix(LEASE)
-
-    def stop_timers(self) -> None:
-        self.stop_grace()
-        if self.timer is not None:
-            self.timer.cancel()
-
-    def stop_grace(self) -> None:
-        if self.grace is not None:
-            self.grace.cancel()
-            self.grace = None
-
-    def take_waiting(self) -> OfferedClient | None:
-        """Returns the client that waits for the last one's end, which does so no more; None if none does."""
-        if self.waiting is None:
-            return None
-        client, timer = self.waiting
-        self.waiting = None
-        timer.cancel()
-        return client
-
-    def fields(self) -> dict[str, str]:
-        """Returns the fields of its record in Redis."""
-        return {**self.told, EXPIRES_AT: f"{self.expires_at:.3f}"}
-
-    def as_json(self) -> dict[str, Any]:
-        """The lease as leases.json has it."""
-        return {
-            "id": self.id,
-            "secret": self.secret,
-            "expiresAt": self.expires_at,
-            "told": self.told,
-            TOKEN_ID: self.token_id,
-            "client": self.client,
-            "startedAt": self.started_at,
-            "isAnswered": self.is_answered,
-            "last": self.last,
-        }
-
-
 @dataclass(slots=True)
 class Leases:
     """The leases of one worker, which `slots` holds. `path` is the file for a successor, and a lease lives on for
@@ -149,12 +69,15 @@ class Leases:
     grace_s: float
     registry_sync: RegistrySync
     sessions: Sessions
-    """Tells of each of its sessions that is over by `disconnected`."""
+    """Those below the leases: it tells of each that is over by `disconnected`."""
     tokens: TokenCheck
     _ended: OrderedDict[str, tuple[Lease, str]] = field(default_factory=OrderedDict)
     """The latest leases that have ended, by id, with the reasons."""
     _next_look: asyncio.TimerHandle | None = None
     _grid_stops: bool = False
+
+    def __post_init__(self) -> None:
+        self.sessions.on_over = self.disconnected
 
     def get(self, lease_id: str) -> Lease | None:
         return self.slots.held.get(LEASE + lease_id)
@@ -215,7 +138,7 @@ class Leases:
             self.slots.hold(lease)
             lease.timer = asyncio.get_running_loop().call_later(KEEP_S, self._drop, lease_id)
             self._watch_tokens()
-            self.sessions.lease_taken()
+            self.sessions.slot_taken()
         return {"refused": refused}
 
     def _keep(self, lease: Lease, *, says_when_answered: bool) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import CODE_CACHE
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last
+from pwgrid.worker.admission import Admission
 from pwgrid.worker.browser.health import Asked, BrowserHealth, HealthTimes
 from pwgrid.worker.browser.launch import LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer
@@ -34,7 +35,7 @@ from pwgrid.worker.close_texts import drain_text
 from pwgrid.worker.drain import Drain, DrainRequest
 from pwgrid.worker.handoff_server import HandoffServer
 from pwgrid.worker.registry_sync import RegistrySync
-from pwgrid.worker.sessions import CLOSE_GRACE_S, Sessions
+from pwgrid.worker.sessions import CLOSE_GRACE_S
 from pwgrid.worker.slots import Slots, is_worth_telling
 
 log = structlog.get_logger()
@@ -64,7 +65,7 @@ class Worker:
         )
         registry = Registry(boot.redis_url, boot.settings)
         self.registry_sync = RegistrySync(boot, registry, self.slots, handoff.tell_freed)
-        self.sessions = Sessions(
+        self.admission = Admission(
             *(boot, self.slots, self.registry_sync, handoff),
             on_offered=self._serve.set,  # a spare that is offered a session has to serve
             on_served=self._watch_lifetime,
@@ -134,15 +135,15 @@ class Worker:
             live_view=boot.directory / "live.sock" if settings.live_view else None,
             code_cache=boot.runtime / CODE_CACHE,
         )
-        self.sessions.server = server = await BrowserServer.start(
+        self.admission.sessions.server = server = await BrowserServer.start(
             spec,
             boot.ipc,
             ipc_child,
-            on_closed=self.sessions.ended,
+            on_closed=self.admission.sessions.ended,
             on_gone=self._on_gone,
         )
         self._has_browser_server(server)
-        self.sessions.open()
+        self.admission.open()
 
     async def _enter(self) -> None:
         """Registers and serves. A spare serves only when the master or a selection says so, or a session is offered."""
@@ -171,19 +172,19 @@ class Worker:
                 boot.ipc,
                 boot.adopt_node_pid,
                 boot.directory,
-                on_closed=self.sessions.ended,
+                on_closed=self.admission.sessions.ended,
                 on_gone=self._on_gone,
                 timeout_s=ADOPT_S,
             )
         except BrowserServerGone as error:
             raise BrowserLaunchError(str(error), "taking over the browser server") from None
-        self.sessions.adopt(server, live)
+        self.admission.adopt(server, live)
         self._has_browser_server(server)
         left_s = max(0.0, boot.sessions_until - time.monotonic())
         self.ask_drain(Reason(WorkerEnd.TAKEN_OVER), left_s, is_recycle=left_s > self.settings.drain_timeout)
         self._step(WorkerEvent.DRAINS)
         await self.registry_sync.register()
-        self.sessions.open()  # only clients with leases are admitted
+        self.admission.open()  # only clients with leases are admitted
         log.warning("browser_server_taken_over", node=server.pid, sessions=len(live), leases=len(self.slots.held))
         self._background_tasks.start(self._beat(), "heartbeat")
 
@@ -192,7 +193,7 @@ class Worker:
         health = BrowserHealth(server, HealthTimes.of(self.settings), self._suspicion_changed)
         server.on_sign = health.sign
         server.on_errors = partial(self._note_errors, health)
-        self.sessions.on_handoff_failed = partial(health.sign, "a client was not handed over")
+        self.admission.sessions.on_handoff_failed = partial(health.sign, "a client was not handed over")
         self._background_tasks.start(self._watch_browser_server(server), "browser server watch")
         self._background_tasks.start(self._end_when_server_hangs(health), "browser server liveness")
         self._background_tasks.start(self._recycle_when_sick(health, server), "canary")
@@ -227,14 +228,14 @@ class Worker:
         name = "recycle_drain_timeout" if limit.is_recycle else "drain_timeout"
         text = drain_text(limit.reason.kind, cut, f"{name.upper()}={getattr(self.settings, name):g} s")
         why = f"{cut}: {limit.reason}" if cut is EndReason.DRAIN_TIMEOUT else str(cut)
-        await self.sessions.cut(why, text)
+        await self.admission.cut(why, text)
 
     async def _stop(self) -> None:
         self.control.stopping()
-        self.sessions.close()
+        self.admission.close()
         self._background_tasks.cancel_all_but("control link", "heartbeat")
-        if self.sessions.server is not None:
-            await self.sessions.server.stop(self._stop_s)  # which reports its last sessions
+        if self.admission.sessions.server is not None:
+            await self.admission.sessions.server.stop(self._stop_s)  # which reports its last sessions
         self._background_tasks.cancel_all_but("control link")
         await self.registry_sync.leave()
         await self.registry_sync.close()
@@ -274,7 +275,7 @@ class Worker:
             self._drain.hurry()
         self._was_signalled = True
         if has_no_master:  # nobody else stops the grid
-            self.sessions.leases.grid_stops()
+            self.admission.leases.grid_stops()
         self.ask_drain(Reason(WorkerEnd.TERMINATED))
 
     def _on_command(self, name: str, data: dict[str, Any]) -> None:
@@ -287,16 +288,16 @@ class Worker:
         elif name == "serve":
             self._serve.set()
         elif name == "end_session":
-            self.sessions.end(str(data["sessionId"]), str(data["reason"]))
+            self.admission.sessions.end(str(data["sessionId"]), str(data["reason"]))
         else:
             log.error("command_unknown", name=name)
 
     def _on_state(self, state: dict[str, Any]) -> None:
         self.registry_sync.rss_mib = state.get("rssMib", self.registry_sync.rss_mib)
-        self.sessions.tokens.operators = state.get("operatorsToken")
-        self.sessions.end_of_tokens(state.get("endedTokens", ()))
+        self.admission.tokens.operators = state.get("operatorsToken")
+        self.admission.end_of_tokens(state.get("endedTokens", ()))
         if state.get("gridStops"):
-            self.sessions.leases.grid_stops()
+            self.admission.leases.grid_stops()
 
     def _watch_lifetime(self) -> None:
         lifetime, limit = self.slots.lifetime, self.settings.max_lifetime_sessions
@@ -308,19 +309,19 @@ class Worker:
 
     def _on_gone(self, reason: Reason) -> None:
         log.error("browser_gone", reason=str(reason), sessions=len(self.slots.live))
-        server = self.sessions.server
+        server = self.admission.sessions.server
         self._fail(reason, CLOSE_GRACE_S, EndReason(server.sessions_ended_for) if server else EndReason.BROWSER_CRASHED)
 
     async def _watch_browser_server(self, server: BrowserServer) -> None:
         """Ends the sessions of a browser server that has ended; `_on_gone` was called before."""
         await asyncio.shield(server.exited)  # others wait for it, too, when this task is cancelled
-        self.sessions.all_ended("browser", EndReason.BROWSER_SERVER_LOST)
+        self.admission.all_ended("browser", EndReason.BROWSER_SERVER_LOST)
 
     async def _end_when_server_hangs(self, health: BrowserHealth) -> None:
         """Fails the worker when its browser server hangs. All its sessions hang with it, so none is waited for."""
         await health.until_hung(Asked.SERVER)
         log.error("browser_server_hung", sessions=len(self.slots.live))
-        self.sessions.all_ended("grid", EndReason.HUNG)
+        self.admission.all_ended("grid", EndReason.HUNG)
         self._stop_s = 0.0
         self._fail(Reason(WorkerEnd.BROWSER_SERVER_HUNG), 0.0, EndReason.HUNG)
 

@@ -6,44 +6,17 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.worker_lifecycle import WorkerStatus
-
-if TYPE_CHECKING:
-    from pwgrid.worker.leases import Lease
-
-NAMES: Final = ("name", "run", "labels")
-"""Fields of `told` that come from the client itself."""
+from pwgrid.worker.holders import NAMES, Lease, LiveSession
 
 MOST_RUNS: Final = 20
 """How many entries of `runs` the master gets at most: a frame of the control link is bounded."""
 
 REPORTS_PER_LIFE: Final = 10
 """Reports at equal steps of a worker's life: together they cost far less than the start of its browser."""
-
-
-@dataclass(slots=True)
-class LiveSession:
-    """A session in one of this worker's slots. `client` is empty where this worker's predecessor admitted it."""
-
-    session_id: str
-    client: str = ""
-    """Its address and port."""
-    started_at: float | None = None
-    """Unix seconds; None during the handoff, and where only this worker's predecessor knew it."""
-    is_served: bool = False
-    """Whether the browser server has its socket; until then the handoff may still fail."""
-    told: Mapping[str, str] = field(default_factory=dict)
-    """What the proxy told of its client: fields of its record (`labels`, `name`, `run`, `token`, `caps`)."""
-    token_id: str = ""
-    """That of its client's token; empty without one, and where only this worker's predecessor knew it."""
-    lease_id: str = ""
-    """The lease that it came with: it uses the lease's slot and takes none of its own."""
-    trace: str = ""
-    """Where the session is traced: what its proxy wants to hear again when it is over."""
 
 
 class Slots:

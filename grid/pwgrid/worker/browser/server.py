@@ -10,11 +10,9 @@ import socket
 import subprocess
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 import psutil
 import structlog
@@ -25,11 +23,10 @@ from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.registry.records import TOKEN_ID
 from pwgrid.runtime.browser_process_tree import Tree, process_table
+from pwgrid.worker.browser.health import Answer, CanaryResult
 from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, spawn, temporary
 from pwgrid.worker.browser.node_link import Message, NodeLink
-
-if TYPE_CHECKING:
-    from pwgrid.worker.handoff_server import OfferedClient
+from pwgrid.worker.holders import OfferedClient, SessionClosed
 
 log = structlog.get_logger()
 
@@ -41,30 +38,6 @@ _KILLED_S: Final = 5.0
 _KILL_AGAIN_S: Final = 0.02
 _SYNC_AGAIN_S: Final = 0.5
 
-
-@dataclass(frozen=True, slots=True)
-class SessionClosed:
-    """The end of a session. `by` is client, grid or browser. Bytes are counted from the handoff on: `bytes_in` from the
-    client, `bytes_out` to it."""
-
-    session_id: str
-    bytes_in: int
-    bytes_out: int
-    by: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CanaryResult:
-    """Whether a context, a page and an evaluate worked; if not, `error` says why."""
-
-    ok: bool
-    error: str
-    duration_ms: int
-
-
-Answer = AbstractContextManager["asyncio.Future[Message]"]
-"""To a question. The future gets it; nobody waits for it after the block."""
 
 OnClosed = Callable[[SessionClosed, Callable[[], None]], None]
 """Gets the end, and a function to call once it is on record: until then a successor of this worker hears of it, too."""
