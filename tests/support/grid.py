@@ -23,6 +23,7 @@ from redis import Redis, RedisError
 from pwgrid.cli.ask_grid import ask
 from pwgrid.cli.status import status_text
 from pwgrid.common.errors import GridError
+from pwgrid.registry.embedded_redis import url_of
 from pwgrid.runtime.find_grids import RunningGrid
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,7 +165,7 @@ class Grid:
     @property
     def redis_url(self) -> str:
         """Of the embedded Redis, or the one that the environment names."""
-        return self.environment.get("REDIS_URL") or f"unix://{self.runtime}/redis/redis.sock"
+        return self.environment.get("REDIS_URL") or url_of(self.runtime / "redis")
 
     @property
     def runtime(self) -> Path:
