@@ -2,6 +2,7 @@
 bounds on heads and on idle connections, and with the grid's own refusals."""
 
 import asyncio
+import re
 from collections.abc import Callable, Sized
 from typing import Any, Final
 
@@ -27,7 +28,8 @@ _END_OF_HEAD: Final = b"\r\n\r\n"
 _UPGRADE: Final = b"\r\nupgrade: websocket\r\n"
 _WEBSOCKET: Final = b"websocket"
 _LIVE: Final = b"/v1/live"
-_GET_LIVE: Final = b"GET " + _LIVE
+_DASHBOARD_TARGET: Final = re.compile(rb"[^?]*/v1/live(?:[/?]|$)")
+"""Whatever path a reverse proxy serves the grid below: of a client the grid knows no path that ends so."""
 
 
 class IdleConnections:
@@ -361,11 +363,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
 def is_dashboard_head(head: bytes) -> bool:
     """Whether a request with this head is for `/v1/live` or below it. Fast for all other requests."""
-    return head.startswith(_GET_LIVE) and is_dashboard_target(head[4 : head.find(b" ", 4)])
+    return _LIVE in head and is_dashboard_target(head[4 : head.find(b" ", 4)])
 
 
 def is_dashboard_target(target: bytes) -> bool:
-    return target.startswith(_LIVE) and target[len(_LIVE) : len(_LIVE) + 1] in (b"", b"?", b"/")
+    return _DASHBOARD_TARGET.match(target) is not None
 
 
 class DashboardSocketProtocol(WebSocketsSansIOProtocol):
