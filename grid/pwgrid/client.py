@@ -150,9 +150,11 @@ class Lease:
     ws_endpoint: str
     browser_type: str
     label_key: str
+    """The grid's label key that serves the one that was asked for."""
     expires_at: float
     """Unix seconds."""
     server: Server
+    requested_label_key: str = ""
 
     def extend(self, ttl_s: float) -> Lease:
         """Makes the lease end `ttl_s` seconds from now, and returns it so. Raises GridRefusal when it has ended."""
@@ -264,6 +266,7 @@ class Borrowing:
                 label_key=answer["labelKey"],
                 expires_at=float(answer["expiresAt"]),
                 server=self._server,
+                requested_label_key=self._wish["labelKey"],
             )
         except KeyError as error:
             raise GridError(f"what answers at {self._server} is no pwgrid: its answer has no {error}") from None

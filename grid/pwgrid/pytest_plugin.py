@@ -3,7 +3,6 @@
 pytest loads it by its entry point; nothing else of pwgrid imports it, or needs pytest.
 """
 
-import inspect
 import os
 from typing import Final
 
@@ -22,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers the fixture. So late that it replaces that of pytest-playwright, but none of a conftest.py."""
+    """Registers the fixtures. So late that they replace those of pytest-playwright, but none of a conftest.py."""
     if url := endpoint(config):
         from pwgrid.common.grid_url import GridUrl
 
@@ -31,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
         except ValueError as error:
             where = ENDPOINT_VARIABLE if config.getoption("--pwgrid") is None else "--pwgrid"
             raise pytest.UsageError(f"{where}: {error}") from None
-        config.pluginmanager.register(Fixtures(), "pwgrid-fixtures")
+        config.pluginmanager.import_plugin("pwgrid.pytest_fixtures")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -47,16 +46,3 @@ def endpoint(config: pytest.Config) -> str:
     """The grid's URL, from --pwgrid or else the environment; empty when the tests use none."""
     given: str | None = config.getoption("--pwgrid")
     return os.environ.get(ENDPOINT_VARIABLE, "") if given is None else given
-
-
-class Fixtures:
-    """Registered only where there is an endpoint."""
-
-    @pytest.fixture(scope="session")
-    def connect_options(self, pytestconfig: pytest.Config) -> dict[str, str]:
-        """The arguments of Playwright's `connect()`. Its first parameter is `endpoint`, in older versions
-        `ws_endpoint`."""
-        from playwright.sync_api import BrowserType
-
-        first = list(inspect.signature(BrowserType.connect).parameters)[1]
-        return {first: endpoint(pytestconfig)}

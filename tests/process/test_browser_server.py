@@ -7,7 +7,6 @@ import json
 import os
 import re
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -117,6 +116,14 @@ async def test_two_clients_see_only_their_own_contexts() -> None:
         second = await playwright.chromium.connect(watched.endpoint)
         await first.new_context()
         assert len(second.contexts) == 0
+
+
+async def test_a_canary_beside_a_session_leaves_its_errors_in_the_language_of_its_client() -> None:
+    async with browser_server() as watched, async_playwright() as playwright:
+        page = await (await playwright.chromium.connect(watched.endpoint)).new_page()
+        assert (await watched.server.canary(BOUND_S)).ok
+        with pytest.raises(PlaywrightError, match=r'waiting for locator\("b"\)'):  # JavaScript has locator('b')
+            await page.locator("b").click(timeout=10)
 
 
 async def test_a_closed_session_tells_its_client_why() -> None:
@@ -320,21 +327,6 @@ async def test_a_client_cannot_open_a_port_on_the_host(where: dict[str, Any]) ->
         assert await page.evaluate("6 * 7") == 42
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl here to make a certificate")
-async def test_client_certificates_work_though_they_need_a_listener_of_their_own(tmp_path: Path) -> None:
-    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    command += ["-subj", "/CN=client", "-keyout", key, "-out", certificate]
-    subprocess.run(command, check=True, capture_output=True)
-    async with browser_server() as watched, async_playwright() as playwright:
-        browser = await playwright.chromium.connect(watched.endpoint)
-        context = await browser.new_context(
-            client_certificates=[{"origin": "https://localhost", "certPath": certificate, "keyPath": key}]
-        )
-        page = await context.new_page()
-        assert await page.evaluate("6 * 7") == 42
-
-
 async def test_secrets_of_the_grid_are_not_in_the_environment_of_the_browser(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PWGRID_TOKEN", "REDIS_URL", "NOTIFY_SOCKET", "NODE_OPTIONS"):
         monkeypatch.setenv(name, "" if name == "NODE_OPTIONS" else "unix:secret")
@@ -452,6 +444,17 @@ async def test_the_browser_keeps_nothing_of_a_connection_that_is_over(monkeypatc
                 pass
 
 
+@pytest.mark.parametrize("is_old", [False, True])
+async def test_a_browser_server_that_an_earlier_version_launched_is_known(
+    is_old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A successor may take one over, and would take its silence for the browser's."""
+    if is_old:
+        monkeypatch.setenv("FAKE_OF_EARLIER_VERSION", "1")
+    async with browser_server(fake=True) as watched:
+        assert watched.server.can_be_asked is not is_old
+
+
 async def test_a_canary_of_a_launcher_that_hangs_fails_too() -> None:
     async with browser_server(fake=True) as watched:
         os.kill(watched.server.pid, signal.SIGSTOP)
@@ -460,9 +463,17 @@ async def test_a_canary_of_a_launcher_that_hangs_fails_too() -> None:
 
 
 @each_browser
-async def test_stop_cuts_off_a_browser_that_hangs(browser_type: BrowserType) -> None:
+async def test_a_browser_that_hangs_answers_no_question_and_stop_cuts_it_off(browser_type: BrowserType) -> None:
     async with browser_server(browser_type) as watched:
+        with watched.server.ask_browser() as answer:
+            await asyncio.wait_for(answer, BOUND_S)
         os.kill(watched.server.ready.browser_pid, signal.SIGSTOP)
+        stopped_at = asyncio.get_running_loop().time()
+        with watched.server.ask_browser() as answer, pytest.raises(TimeoutError):
+            await asyncio.wait_for(answer, 0.3)
+        with watched.server.ping() as pong:
+            await asyncio.wait_for(pong, BOUND_S)
+        assert watched.server.browser_heard_at < stopped_at + 0.1, "its server lives, and knows since when it is silent"
         await watched.server.stop(1.0)
         assert processes_of(watched.directory) == []
 
@@ -807,3 +818,30 @@ async def test_browser_servers_leave_compiled_code_for_each_other(tmp_path: Path
     async with browser_server(code_cache=cache) as second:
         assert (await second.server.canary(BOUND_S)).ok
     assert files().items() >= left.items()
+
+
+async def test_pages_that_do_not_come_are_signs_and_who_waits_for_one_in_a_sick_browser_is_told() -> None:
+    """Its zygotes, which fork the processes of pages, are frozen. The browser itself answers."""
+    signs: asyncio.Queue[str] = asyncio.Queue()
+    async with browser_server(worker_lost_threshold=1.0) as watched, async_playwright() as playwright:
+        watched.server.on_sign = signs.put_nowait
+        first, second = [await playwright.chromium.connect(watched.endpoint) for _ in range(2)]
+        page = await first.new_page()
+        for process in psutil.Process(watched.server.ready.browser_pid).children():
+            if "--type=zygote" in process.cmdline():
+                process.suspend()
+        await page.evaluate("void window.open('about:blank', '', 'noopener')")
+        assert await asyncio.wait_for(signs.get(), BOUND_S) == "a new page is unanswered"
+        waits = asyncio.create_task(second.new_page())
+        assert {await asyncio.wait_for(signs.get(), BOUND_S) for _ in range(2)} == {
+            "newPage is unanswered",
+            "a new page is unanswered",
+        }
+        watched.server.cut_hanging("browser sick", 0.5)
+        with pytest.raises(PlaywrightError, match="its browser opens no pages any more; connect again"):
+            await asyncio.wait_for(waits, BOUND_S)
+        assert (await watched.next_closed()).reason == "browser sick"
+        assert await page.evaluate("6 * 7") == 42, "who waits for no page is left alone"
+        with watched.server.ask_browser() as answer:
+            await asyncio.wait_for(answer, BOUND_S)
+        assert signs.empty(), "each is told once"

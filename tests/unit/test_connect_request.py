@@ -421,7 +421,7 @@ LEASE = "/lease/firefox/0a1b2c3d/0123456789abcdef.s3-cr_et"
 def test_the_endpoint_of_a_lease_is_its_holder_s_right_without_a_token_and_whatever_the_grid_offers() -> None:
     guarded = policy(access=Access(token="t0ken"), pools={}, versions=frozenset({"9.9"}))
     given = headers(FIREFOX_CLIENT, ("user-agent", "Playwright/1.65.1"))
-    assert decided(LEASE, given, guarded) == LeasePath("0a1b2c3d", "0123456789abcdef", "s3-cr_et")
+    assert decided(LEASE, given, guarded) == LeasePath("firefox", "0a1b2c3d", "0123456789abcdef", "s3-cr_et")
 
 
 @pytest.mark.parametrize(

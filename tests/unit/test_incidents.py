@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pwgrid
+from pwgrid.common.redis_faults import FaultKind
 
 ROOT = Path(pwgrid.__file__).resolve().parents[2]
 OF_OTHERS = {
@@ -17,6 +18,11 @@ OF_OTHERS = {
     "Resource temporarily unavailable",
     "running",
 }
+
+
+def test_the_page_has_each_fault_of_a_redis() -> None:
+    page = (ROOT / "docs" / "incidents.md").read_text()
+    assert [kind.name for kind in FaultKind if f"| `{kind.value.text}` |" not in page] == []
 
 
 def test_every_symptom_in_the_page_is_a_text_of_the_code() -> None:

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pwgrid import __version__
 from pwgrid.common.histogram import Histogram
+from pwgrid.common.redis_faults import FaultKind, RedisFault
 from pwgrid.control.frames import MAX_FRAME_BYTES, encode
 from pwgrid.master.policy import event_counts
 from pwgrid.master.policy.event_counts import EventCounts
@@ -46,6 +47,8 @@ def tally() -> EventCounts:
     tally.died("chromium did not start: no display")
     tally.tried(0.25, is_well=True)
     tally.tried(10.0, is_well=False)
+    for kind, number in {"too long": 2, "client": 1, "news of a later version": 3}.items():
+        tally.server_failed(kind, number)
     return tally
 
 
@@ -73,7 +76,7 @@ def roster() -> Roster:
                     }
                 },
             },
-            "pools": {"chromium": told_of_pool(wanted=2, drainTimeouts=8)},
+            "pools": {"chromium": told_of_pool(wanted=2, drainTimeouts=8, suspect=1)},
             "workers": [
                 {"id": "a", "browserType": "chromium", "status": "available"},
                 {"id": "d", "browserType": "chromium", "status": "draining"},
@@ -142,6 +145,7 @@ def test_every_figure_of_a_grid_that_serves() -> None:
     assert {key: value for key, value in found.items() if key not in buckets} == {
         ("pwgrid_ready",): 1,
         ("pwgrid_redis_up",): 1,
+        ("pwgrid_redis_writable",): 1,
         ("pwgrid_build_info", __version__, platform.python_version()): 1,
         ("pwgrid_active_sessions", *CHROMIUM): 3,
         ("pwgrid_active_sessions", *FIREFOX): 0,
@@ -174,6 +178,7 @@ def test_every_figure_of_a_grid_that_serves() -> None:
         ("pwgrid_workers", *CHROMIUM, "spare"): 0,
         ("pwgrid_workers", *CHROMIUM, "available"): 1,
         ("pwgrid_workers", *CHROMIUM, "draining"): 1,
+        ("pwgrid_workers_suspect", *CHROMIUM): 1,
         ("pwgrid_drain_timeouts_total", *CHROMIUM): 8,
         ("pwgrid_worker_starts_total", *CHROMIUM): 4,
         **{("pwgrid_worker_recycles_total", *CHROMIUM, each): 0 for each in event_counts.RECYCLES.values()},
@@ -190,6 +195,10 @@ def test_every_figure_of_a_grid_that_serves() -> None:
         ("pwgrid_canary_first_page_seconds_count", *CHROMIUM): 1,
         ("pwgrid_canary_first_page_seconds_sum", *CHROMIUM): 0.25,
         ("pwgrid_canary_failures_total", *CHROMIUM): 1,
+        ("pwgrid_browser_server_errors_total", *CHROMIUM, "message too long"): 2,
+        ("pwgrid_browser_server_errors_total", *CHROMIUM, "browser connection"): 0,
+        ("pwgrid_browser_server_errors_total", *CHROMIUM, "session"): 1,
+        ("pwgrid_browser_server_errors_total", *CHROMIUM, "other"): 3,
         ("pwgrid_pool_memory_bytes", *CHROMIUM): 7 * MIB,
         ("pwgrid_largest_worker_memory_bytes", *CHROMIUM): 4 * MIB,
         ("pwgrid_host_memory_available_bytes",): 3 * MIB,
@@ -249,7 +258,9 @@ def test_a_grid_that_knows_nothing_yet_is_not_ready() -> None:
 
 def test_while_redis_is_away_what_it_holds_is_missing_and_the_rest_is_there() -> None:
     there, away = read(scrape()), read(scrape(found=None))
-    assert away["pwgrid_redis_up",] == 0
+    full = read(scrape(found=RegistrySnapshot({}, {}, {}, {}, 0, write_fault=RedisFault(FaultKind.MEMORY_FULL))))
+    assert (full["pwgrid_redis_up",], full["pwgrid_redis_writable",]) == (1, 0)
+    assert (there["pwgrid_redis_writable",], away["pwgrid_redis_up",], away["pwgrid_redis_writable",]) == (1, 0, 0)
     from_redis = {each.name for each in metrics.ALL if each.source is metrics.Source.REDIS}
     gone = {key[0] for key in there.keys() - away.keys()}
     assert {re.sub("_(total|bucket|count|sum)$", "", name) for name in gone} == from_redis - {
@@ -308,6 +319,8 @@ def test_the_page_is_made_from_the_table() -> None:
         ("not available 45 s after its start", ("late", "none")),
         ("memory limit", ("memory limit", "none")),
         ("browser server hung", ("browser server hung", "none")),
+        ("browser hung", ("browser hung", "none")),
+        ("the browser says what is no JSON: Unexpected token 'j'", ("browser unreadable", "none")),
         ("browser server lost (SIGKILL)", ("browser server ended", "SIGKILL")),
         ("the browser server ended (exit 1)", ("browser server ended", "none")),
         ("browser ended (exit 1)", ("browser ended", "none")),
@@ -315,6 +328,7 @@ def test_the_page_is_made_from_the_table() -> None:
         ("firefox did not start: worker ended with SIGSEGV", ("launch failed", "SIGSEGV")),
         ("cannot start a worker: Resource temporarily unavailable", ("not forked", "none")),
         ("no Redis at redis://localhost within 5 s (5 attempts): refused", ("no Redis", "none")),
+        ("Redis refused: it takes no writes, since its memory is full: raise its maxmemory", ("no Redis", "none")),
         ("its dog ate SIGHOMEWORK", ("other", "other")),
         ("", ("other", "none")),
     ],

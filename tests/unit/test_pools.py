@@ -1,6 +1,7 @@
 """Pools as configured: tables, POOL_CONFIG, the short form, and what each pool is with the global settings."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -311,8 +312,11 @@ def test_a_browser_server_is_launched_with_what_its_pool_says(read: Any, tmp_pat
     spec = LaunchSpec(settings.of_pool(mine), mine, browser, tmp_path)
     options = json.loads(spec.options(tmp_path))
     assert (options["channel"], options["executablePath"], options["headless"]) == ("chrome", str(chrome), False)
-    assert (options["slots"], options["args"], spec.environment()["TZ"]) == (2, ["--global"], "UTC")
+    assert (options["slots"], spec.environment()["TZ"]) == (2, "UTC")
     assert options["proxy"] == {"server": "http://proxy:1", "username": "me", "password": "p"}
+    assert options["args"] == ["--global", "--disable-gpu-process-crash-limit"]  # for those who share it
+    alone = settings.of_pool(mine).model_copy(update={"max_concurrent_sessions": 1})
+    assert json.loads(replace(spec, settings=alone).options(tmp_path))["args"] == ["--global"]
 
 
 @pytest.mark.parametrize(("browser", "channel"), [("chromium", "chromium-tip-of-tree"), ("firefox", "msedge")])

@@ -38,13 +38,14 @@ async def waits(selector: Selector, asks: Ticket) -> asyncio.Task[str]:
     return task
 
 
-async def test_who_was_refused_by_a_full_worker_gets_its_next_slot_and_nobody_is_offered_to_it_before(
-    selector: Selector,
+@pytest.mark.parametrize("reason", ["full", "suspect"])
+async def test_who_was_refused_by_such_a_worker_gets_its_next_slot_and_nobody_is_offered_to_it_before(
+    selector: Selector, reason: str
 ) -> None:
-    """Redis does not know for a moment that the worker is full, as after an outage."""
+    """Redis does not know that it is suspect, nor for a moment, as after an outage, that it is full."""
     first, second = ticket("s1"), ticket("s2")
     assert await selector.queue.acquire(first) == "w"
-    selector.not_taken(first, "w", "full")
+    selector.not_taken(first, "w", reason)
     tasks = [await waits(selector, each) for each in (first, second)]
     selector.freed("w")
     async with asyncio.timeout(30):

@@ -17,10 +17,12 @@ import structlog
 from pwgrid.cli import own_command
 from pwgrid.cli.output import printable
 from pwgrid.common import sd_notify
+from pwgrid.common.errors import GridError
 from pwgrid.common.grid_url import without_secrets
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
 from pwgrid.settings.value_types import MAX_SECONDS
+from pwgrid.worker.browser.find import SearchPaths, ffmpeg_paths
 
 log = structlog.get_logger()
 
@@ -64,8 +66,11 @@ class StartMessages:
         """Each pool can take a session."""
         endpoint, pools, others = self._endpoint, self._pools(status), url_for_others(self._settings)
         elsewhere = f", from other hosts with {self._call(others)}" if others else ""
-        text = f"ready: {endpoint} | {pools} | connect with {self._call(endpoint)}{elsewhere}"
-        self._tell(log.info, "grid_ready", text, endpoint=endpoint, pools=pools, endpoint_for_others=others or endpoint)
+        ffmpeg = has_ffmpeg()
+        videos = "" if ffmpeg else f" | no videos: {own_command.typed()} setup --video gets ffmpeg"
+        text = f"ready: {endpoint} | {pools}{videos} | connect with {self._call(endpoint)}{elsewhere}"
+        fields = {"endpoint": endpoint, "pools": pools, "endpoint_for_others": others or endpoint, "ffmpeg": ffmpeg}
+        self._tell(log.info, "grid_ready", text, **fields)
         if self._redis is not None:
             say("takes clients; to paste:\n" + self._to_paste(self._redis))
             self._redis = None
@@ -176,6 +181,14 @@ def is_by_hand() -> bool:
     """Whether a person has started the grid, and no service manager."""
     managers = _MANAGERS if sys.stdout.isatty() else (*_MANAGERS, _INHERITED)
     return not any(name in os.environ for name in managers)
+
+
+def has_ffmpeg() -> bool:
+    """Whether Playwright has one where it looks for it: without it, sessions with recordVideo fail."""
+    try:
+        return any(map(os.path.exists, ffmpeg_paths(SearchPaths())))
+    except GridError:  # a user without a home directory has installed none there
+        return False
 
 
 def url_for_others(settings: Settings) -> str | None:

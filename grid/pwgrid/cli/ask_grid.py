@@ -11,7 +11,7 @@ import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -165,25 +165,51 @@ def _check_peer(control: socket.socket, directory: Path) -> None:
 
 
 def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, Any]:
-    """The master's status with the registry's counters, which are exact; the master's own are a few seconds old."""
+    """The master's status, and what the registry adds to it."""
     from pwgrid.registry.blocking_reads import snapshot  # redis-py takes 0.2 s to import
 
     found = ask(grid, "status", timeout_s=timeout_s)
     try:
-        counters = snapshot(*redis_of(grid))  # not the URL in the status, which has no password
+        registry = snapshot(*redis_of(grid))  # not the URL in the status, which has no password
     except RegistryUnavailable as error:
         found["redis"]["error"] = str(error)
     else:
-        take_counters(found, counters)
+        add_registry(found, registry)
     return found
 
 
-def take_counters(found: dict[str, Any], counters: RegistrySnapshot) -> None:
-    """Replaces the counters in a status by those of the registry."""
+def add_registry(found: dict[str, Any], registry: RegistrySnapshot) -> None:
+    """Puts into a master's status what only the registry knows: the exact counters, where the master's own are a few
+    seconds old; why Redis takes no writes; else, why a proxy would choose no worker of a pool there."""
     for worker in found["workers"]:
         field = f"{worker['browserType']}:{worker['id']}"
-        worker["active"] = counters.active.get(field, worker["active"])
-        worker["lifetime"] = counters.lifetime.get(field, worker["lifetime"])
+        worker["active"] = registry.active.get(field, worker["active"])
+        worker["lifetime"] = registry.lifetime.get(field, worker["lifetime"])
+    if registry.write_fault is not None:
+        found["redis"]["error"] = f"{registry.write_fault}; clients are served without it meanwhile"
+    elif found["ready"] and (reason := _why_cannot_serve(found, registry)):
+        found["ready"], found["reason"] = False, reason
+
+
+class _Pool(NamedTuple):
+    """What a selection knows of a pool."""
+
+    name: str
+    browser_type: str
+    lifetime: int
+
+
+def _why_cannot_serve(found: dict[str, Any], registry: RegistrySnapshot) -> str:
+    """As /health/ready says it; empty where workers of each pool can be chosen."""
+    from pwgrid.registry.selectable_workers import why_cannot_serve
+
+    stale_s = found["redis"].get("staleS")
+    if stale_s is None:  # a master of an earlier version
+        return ""
+    pools = [
+        _Pool(pool["name"], pool["browserType"], pool["lifetimeOfWorker"]) for pool in found["pools"] if pool["wanted"]
+    ]
+    return "; ".join(filter(None, (why_cannot_serve(registry, pool, time.time(), stale_s) for pool in pools)))
 
 
 def watch(grid: RunningGrid, pids: Iterable[int], timeout_s: float = REPLY_TIMEOUT_S) -> Iterator[dict[str, Any]]:

@@ -17,8 +17,8 @@ from pwgrid.settings.model import APPLICATION_REDIS, Settings
 if TYPE_CHECKING:
     from pwgrid.settings.load import Loaded
 
-_REFUSED: Final = 2
-"""How `open_redis` exits where the Redis refuses our login."""
+_LASTING: Final = 2
+"""How `try_redis` exits where trying again cannot help."""
 
 _TRIED_WITHIN_S: Final = 60.0
 """Time for one attempt, beside REDIS_TIMEOUT: Python has to start, and each of several sentinels may be silent."""
@@ -33,7 +33,7 @@ def which_redis(loaded: Loaded) -> str:
     """The Redis, its URL without password, and which setting named it."""
     if not loaded.settings.redis_url:
         return "a private one, which ends with the grid"
-    source = loaded.sources["redis_url"].removeprefix("redis_host, ")
+    _, source = loaded.redis_named_by
     where = f"{shown(loaded.settings.redis_url.get_secret_value())} ({source})"
     variable = source.removeprefix("environment ")
     if variable not in APPLICATION_REDIS:
@@ -42,26 +42,29 @@ def which_redis(loaded: Loaded) -> str:
 
 
 def wait_for(settings: Settings, which: str, say: Callable[[str], None]) -> None:
-    """Tries until the Redis answers, and says each failed attempt. Raises RegistryUnavailable after the last one."""
+    """Tries until the Redis is good, and says each failed attempt after which it tries again. Raises
+    RegistryUnavailable after the last one, which is the first where trying again cannot help."""
     attempts, delay_s = settings.redis_retry_attempts, settings.redis_retry_delay
     for attempt in range(1, attempts + 1):
-        code, reason = _try(settings)
+        code, fault = _try(settings)
         if code == 0:
             return
-        is_last = code == _REFUSED or attempt == attempts  # one that refuses our login will refuse it again
-        again = "" if is_last else f"; again in {delay_s:g} s"
-        say(f"redis: attempt {attempt} of {attempts} failed: {reason}{again}")
-        if is_last:
-            raise RegistryUnavailable(f"no Redis: {reason} ({which})")
+        if code == _LASTING or attempt == attempts:
+            raise RegistryUnavailable(f"no Redis: {fault} ({which})")
+        say(f"redis: attempt {attempt} of {attempts} failed: {fault}; again in {delay_s:g} s")
         time.sleep(delay_s)  # noqa: TID251 - no event tells when Redis comes
 
 
 def _try(settings: Settings) -> tuple[int, str]:
-    """The exit code of `open_redis`, and what it said."""
-    asked = {"url": settings.redis_url.get_secret_value(), "timeout_s": settings.redis_timeout}
+    """The exit code of `try_redis`, and what it said."""
+    asked = {
+        "url": settings.redis_url.get_secret_value(),
+        "timeout_s": settings.redis_timeout,
+        "prefix": settings.redis_key_prefix,
+    }
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "pwgrid.registry.open_redis"],
+            [sys.executable, "-P", "-m", "pwgrid.registry.try_redis"],
             input=json.dumps(asked),
             stdout=subprocess.PIPE,
             text=True,

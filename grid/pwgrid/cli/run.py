@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +36,7 @@ from pwgrid.master.memory_readings import (
     own_cgroups,
     text_of,
 )
+from pwgrid.runtime.directory import base_dir, is_short_enough, short_base
 from pwgrid.runtime.find_grids import RunningGrid
 from pwgrid.settings.model import DEFAULT, SETTINGS
 
@@ -112,6 +115,8 @@ def private_settings(loaded: Loaded) -> dict[str, object]:
         "max_lifetime_sessions": NEVER,
         "worker_select_timeout": QUEUE_TIMEOUT_S,
     }
+    if not is_short_enough(base_dir()):  # a TMPDIR below a CI job's work space
+        values["runtime_dir"] = short_base()
     return {name: value for name, value in values.items() if loaded.sources[name] == DEFAULT}
 
 
@@ -231,6 +236,7 @@ def run_command(serve_arguments: Sequence[str], command: Sequence[str], environm
     Returns the command's exit code, or 128 + n when signal n ended it (as shells do). Raises GridError where it was not
     run.
     """
+    _refuse_missing(command[0])
     child: subprocess.Popen[bytes] | None = None
 
     def forward(signum: int, _frame: FrameType | None) -> None:
@@ -273,9 +279,21 @@ def _start(command: Sequence[str], ready: ReadyReport, mark: str) -> subprocess.
     try:
         return subprocess.Popen(command, env={**os.environ, **ready.variables(), MARK_VARIABLE: mark})
     except OSError as error:
-        is_missing = isinstance(error, FileNotFoundError)
-        code = exit_codes.NOT_FOUND if is_missing else exit_codes.NOT_EXECUTABLE
-        raise GridError(f"{command[0]}: {error.strerror}", code) from None
+        raise _cannot_run(command[0], error) from None
+
+
+def _refuse_missing(program: str) -> None:
+    """Raises GridError for a program that cannot be run, before a browser is started for it."""
+    if shutil.which(program) is None:
+        places = [program] if "/" in program else [os.path.join(each, program) for each in os.get_exec_path()]
+        code = errno.EACCES if any(map(os.path.exists, places)) else errno.ENOENT
+        raise _cannot_run(program, OSError(code, os.strerror(code)))
+
+
+def _cannot_run(program: str, error: OSError) -> GridError:
+    """The error that a shell has for it."""
+    code = exit_codes.NOT_FOUND if error.errno == errno.ENOENT else exit_codes.NOT_EXECUTABLE
+    return GridError(f"{program}: {error.strerror}", code)
 
 
 def _is_in_foreground() -> bool:

@@ -63,7 +63,7 @@ def doctor(config_file: Path | None, as_json: bool, **flags: Any) -> None:
     from pwgrid.setup.doctor import examine
 
     findings = []
-    for finding in examine(load(config_file, os.environ, flags).settings):
+    for finding in examine(load(config_file, os.environ, flags)):
         findings.append(finding)
         if not as_json:
             click.echo(output.printable(f"{finding.level:5} {finding.name:12} {finding.found}"))

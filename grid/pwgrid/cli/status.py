@@ -32,7 +32,7 @@ def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_
     """Shows the pools and workers, sessions and memory of a grid.
 
     The exit code is 0 when it is healthy, 3 when it is degraded (not ready, a pool short of workers for a reason, Redis
-    away, another problem), 4 when none is running, 1 when it does not answer.
+    away or taking no writes, another problem), 4 when none is running, 1 when it does not answer.
     """
     if every_s is not None:
         _watch(port, runtime_dir, every_s, as_json=as_json)
@@ -162,7 +162,7 @@ def _worker_row(worker: Found) -> tuple[object, ...]:
         f"{worker['active'] or 0}/{worker['slots']}",
         worker["lifetime"] or 0,
         "-" if size is None else f"{size} MiB",
-        (worker["reason"] or "") + left,
+        (worker["reason"] or worker.get("suspect") or "") + left,
     )
 
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pwgrid.cli import output
-from pwgrid.cli.ask_grid import ask, find_grid
+from pwgrid.cli.ask_grid import ask, find_grid, redis_of
 from pwgrid.cli.options import GRID_OPTIONS, with_json, with_options
-from pwgrid.common.errors import GridError, NoGridError
+from pwgrid.common.errors import GridError, NoGridError, RegistryUnavailable
+from pwgrid.common.wording import counted
 from pwgrid.runtime.find_grids import RunningGrid, find_running
+
+if TYPE_CHECKING:
+    from pwgrid.tokens.tokens import Token
 
 
 @click.group()
@@ -76,15 +80,25 @@ def token_list(config_file: Path | None, port: int | None, runtime_dir: str | No
 
 @token.command("revoke")
 @with_options(_TOKEN_OPTIONS)
+@click.option("--end-sessions", is_flag=True, help="End its live sessions at once, too.")
 @click.argument("name")
-def token_revoke(config_file: Path | None, port: int | None, runtime_dir: str | None, name: str) -> None:
-    """Removes a token. Clients with it are refused from now on; live sessions go on.
+def token_revoke(
+    config_file: Path | None, port: int | None, runtime_dir: str | None, end_sessions: bool, name: str
+) -> None:
+    """Removes a token. Clients with it are refused from now on, its leases end, and live sessions go on.
 
     After the last token is revoked, the grid still asks for one, and accepts only PWGRID_TOKEN. To make it ask for
-    none, delete the file of tokens.
+    none, delete the file of tokens. --end-sessions may be said later, too.
     """
-    revoke(place(config_file, port, runtime_dir), name)
-    click.echo(f"revoked {name}")
+    where = place(config_file, port, runtime_dir)
+    revoked = revoke(where, name, is_optional=end_sessions)
+    if revoked is not None:
+        click.echo(f"revoked {name}")
+    notes = list(_sessions_of(where.path, runtime_dir, name, is_ended=end_sessions))
+    for note in notes:
+        click.echo(f"pwgrid: {note}", err=True)
+    if revoked is None and not notes:
+        raise _unknown(where, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +160,58 @@ def create(where: Place, name: str, role: str, max_sessions: int, pools: Sequenc
     return text, is_first
 
 
-def revoke(where: Place, name: str) -> None:
-    """Removes a token. Raises GridError where there is none with this name."""
+def revoke(where: Place, name: str, *, is_optional: bool = False) -> Token | None:
+    """Removes a token, and returns it. Where there is none with this name returns None, or raises GridError unless it
+    `is_optional`."""
     from pwgrid.tokens.file import changing, load
+    from pwgrid.tokens.tokens import NAME
 
-    unknown = GridError(f"there is no token {name!r:.80} in {where.path}: pwgrid token list shows them")
-    if not load(where.path).all:  # no directory is to be made for that
-        raise unknown
-    with changing(where.path, where.reader) as tokens:
-        if tokens.pop(name, None) is None:
-            raise unknown
+    if not NAME.fullmatch(name):
+        raise _unknown(where, name)
+    revoked = None
+    if any(token.name == name for token in load(where.path).all):  # else no directory is to be made for that
+        with changing(where.path, where.reader) as tokens:
+            revoked = tokens.pop(name, None)
+    if revoked is None and not is_optional:
+        raise _unknown(where, name)
+    return revoked
+
+
+def _unknown(where: Place, name: str) -> GridError:
+    return GridError(f"there is no token {name!r:.80} in {where.path}: pwgrid token list shows them")
+
+
+def _sessions_of(path: Path, runtime_dir: str | None, name: str, *, is_ended: bool) -> Iterator[str]:
+    """Yields a sentence about the live sessions of the token in each running grid that reads this file, and has them
+    ended if `is_ended`."""
+    for grid in _running(runtime_dir):
+        there = f"in the grid on port {grid.port}"
+        try:
+            if (read := _file_of(grid)) is None or read.resolve() != path.resolve():
+                continue
+            live = _live_sessions(grid, name)
+            if is_ended:
+                ask(grid, "end_sessions", {"token": name})
+        except (GridError, OSError) as error:
+            if is_ended:
+                yield f"its sessions {there}, if it has any, go on: {error}"
+            continue
+        if live is None:
+            yield f"Redis does not say how many sessions it has {there}: pwgrid sessions shows them later"
+        elif live and is_ended:
+            yield f"{counted(live, 'live session is', 'live sessions are')} ended {there}"
+        elif live:
+            goes_on = counted(live, "live session goes", "live sessions go")
+            yield f"{goes_on} on {there}; to end what lives: pwgrid token revoke {name} --end-sessions"
+
+
+def _live_sessions(grid: RunningGrid, name: str) -> int | None:
+    """How many sessions of this token live; None while Redis is away."""
+    from pwgrid.registry.blocking_reads import SessionWatch
+
+    with contextlib.suppress(RegistryUnavailable):
+        return sum(session.token == name for session in SessionWatch(*redis_of(grid)).look(time.time()).live)
+    return None
 
 
 def tokens_text(found: Sequence[Mapping[str, Any]]) -> str:
@@ -180,6 +236,12 @@ def _reader_of(path: Path) -> int | None:
             if _file_of(grid) == path:
                 return _uid(grid)
     return None
+
+
+def _running(runtime_dir: str | None) -> Iterable[RunningGrid]:
+    """The running grids where find_grid looks for one."""
+    named = runtime_dir or os.environ.get("PWGRID_RUNTIME_DIR")
+    return find_running(named) or ([] if named else find_running(elsewhere=True))
 
 
 def _service_uid(path: Path) -> int | None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pwgrid.common.redis_faults import RedisFault
 from pwgrid.common.wording import counted
 
 
@@ -73,7 +74,12 @@ class BrowserServerGone(GridError):
 
 
 class RegistryUnavailable(GridError):
-    """Redis cannot be reached, or did not answer in time."""
+    """Redis cannot be reached, did not answer in time, or takes no command for now; `fault` says which, if that is
+    known."""
+
+    def __init__(self, sentence: str, fault: RedisFault | None = None) -> None:
+        super().__init__(sentence)
+        self.fault = fault
 
 
 class RegistryError(RegistryUnavailable):

@@ -6,22 +6,26 @@ The ready line, `/health/ready`, the service manager's READY, `pwgrid run` and `
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class PoolFigures:
-    """How many workers a pool wants and has, and why it is short of them, without paths and pids."""
+    """How many workers a pool wants and has, and why it is short of them, without paths and pids. `suspect`: how many
+    of the available ones take no new client now, since their browser may be sick."""
 
     wanted: int
     available: int
     reason: str | None
+    suspect: int = field(default=0, kw_only=True)
 
 
 def shortage(name: str, pool: PoolFigures) -> str | None:
     """Why the pool cannot take a session at all; None when it can."""
-    if pool.available > 0:
+    if pool.available > pool.suspect:
         return None
+    if pool.available:
+        return f"no {name} worker takes clients now: the browser of each may be sick, and is being tried"
     return f"no {name} worker is available" + (f": {pool.reason}" if pool.reason else "")
 
 

@@ -10,6 +10,7 @@ SENTINEL_PORT: Final = 26379
 
 _DATABASE: Final = ("db",)
 _TLS: Final = ("ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile")
+_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _SENTINEL: Final = ("sentinel_password", "sentinel_username")
 OPTIONS: Final = {
     "redis": _DATABASE,
@@ -44,6 +45,8 @@ def problem(url: str) -> str:
         return f"may have no other options behind its ? than {', '.join(OPTIONS[parts.scheme])}"
     if options.get("ssl_cert_reqs", "none") not in ("none", "optional", "required"):
         return "must say none, optional or required as ssl_cert_reqs"
+    if not all(options.get(name, "/").startswith("/") for name in _FILES):
+        return f"must have absolute paths as {', '.join(_FILES)}"
     return "" if _is_number(options.get("db", "")) else "must have a number as db"
 
 
@@ -78,6 +81,11 @@ def shown(url: str) -> str:
     database = dict(parse_qsl(parts.query)).get("db")
     where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     return f"{where}?db={database}" if database else where
+
+
+def user_of(url: str) -> str:
+    """The user of a good URL."""
+    return unquote(split(url).username or "") or "default"
 
 
 def _hosts(parts: SplitResult) -> list[tuple[str, int | None]]:

@@ -41,6 +41,10 @@ class EndReason(StrEnum):
     BROWSER_CRASHED = "browser crashed"
     BROWSER_SERVER_LOST = "browser server lost"
     HUNG = "hung"
+    BROWSER_HUNG = "browser hung"
+    BROWSER_SICK = "browser sick"  # it opens no pages any more, and this session waits for one
+    BROWSER_UNREADABLE = "browser connection broken"  # what it says is no message
+    MESSAGE_FAILED = "message failed"  # the browser server failed at a message of this session
     MEMORY_LIMIT = "memory limit"
     WORKER_LOST = "worker lost"
     LOST_BY_WORKER = "lost by worker"
@@ -48,6 +52,8 @@ class EndReason(StrEnum):
     RETURNED = "returned"  # of a lease, and of the session that came with it
     EXPIRED = "expired"  # likewise
     NOT_ANSWERED = "borrow not answered"  # of a lease
+    TOKEN_REVOKED = "token revoked"
+    GRID_STOPPED = "grid stopped"  # of a lease that no client has ever come with
 
 
 LIVE: Final = frozenset({SessionStatus.PENDING, SessionStatus.RUNNING})
@@ -56,6 +62,8 @@ LIVE: Final = frozenset({SessionStatus.PENDING, SessionStatus.RUNNING})
 
 _ENDS: Final[dict[str, SessionStatus]] = {
     EndReason.ENDED_BY_OPERATOR: SessionStatus.ENDED,
+    EndReason.TOKEN_REVOKED: SessionStatus.ENDED,
+    EndReason.GRID_STOPPED: SessionStatus.ENDED,
     EndReason.RETURNED: SessionStatus.COMPLETED,
     EndReason.EXPIRED: SessionStatus.EXPIRED,
     EndReason.NOT_ANSWERED: SessionStatus.EXPIRED,

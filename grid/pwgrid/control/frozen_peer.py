@@ -29,8 +29,8 @@ class FrozenPeerDetector:
         """When to ask next whether it is over."""
         return min(self._heard_at + self.limit_s, self._looked_at + self.limit_s / _LOOKS)
 
-    def heard(self, now: float) -> None:
-        self._heard_at = now
+    def heard(self, at: float) -> None:
+        self._heard_at = max(self._heard_at, at)
 
     def is_over(self, now: float) -> bool:
         """Whether nothing was heard within the limit."""

@@ -130,6 +130,8 @@ class Link:
         self._state = encode({"t": "state", "data": data})
         if self.phase == "open":
             self._slots["state"] = self._state
+            if "ping" in self._slots:  # it is written later, and has a state, too
+                self._slots["ping"] = encode({**decode(self._slots["ping"]), "data": data})
 
     def ping(self, ts: float, data: Frame) -> None:
         """Send a ping with the latest state; what was applied is acknowledged with it."""

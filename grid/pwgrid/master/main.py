@@ -122,6 +122,7 @@ class Master:
         log.info("stopping", now=self._shutdown.is_hurried, workers=len(self._workers.records))
         if self._shutdown.phase is ShutdownPhase.WORKERS:
             self._proxies.push_state(self._reports.roster())
+            self._workers.tell_state(gridStops=True)
             wanted = Purpose.END_NOW if self._shutdown.is_hurried else Purpose.END
             for record in self._workers.records.values():
                 self._workers.drain(record, "shutdown", wanted)

@@ -132,7 +132,6 @@ class MemoryMeter:
         for record in records:
             processes = list(_processes(record, table))
             rss_mib = sum(map(rss_bytes, processes)) // MIB
-            before = record.memory.rss_mib
             settings = self._settings_of(record)
             is_due = record.worker_id in renewed or record.memory.is_new_high(rss_mib)
             memory_mib = None
@@ -141,8 +140,7 @@ class MemoryMeter:
             elif record.memory.needs_reading(settings, rss_mib) or is_due:
                 memory_mib = sum(memory_bytes(process, metric) for process in processes) // MIB
             record.memory = record.memory.sampled(settings, rss_mib, memory_mib)
-            if rss_mib != before and record.link is not None:
-                record.link.push_state({"rssMib": rss_mib})
+            record.tell(rssMib=rss_mib)
         self.peak_mib = max(self.peak_mib, sum(record.memory.memory_mib or 0 for record in records))
 
     def _mark(self, record: ManagedWorker, now: float) -> None:

@@ -49,6 +49,7 @@ class Requests:
             "tokens": lambda _data: {"file": self.config.tokens_file and str(self.config.tokens_file)},
             "drain": self.drain,
             "end_session": self.end_session,
+            "end_sessions": self.end_sessions,
             "scale": self.scale,
             "reload": lambda _data: self.reload(),
             "upgrade": lambda data: self.upgrade(force=bool(data.get("force"))),
@@ -94,6 +95,11 @@ class Requests:
             raise ValueError(f"there is no worker {worker_id:.40} (any more)")
         self.workers.end_session(worker_id, session_id, EndReason.ENDED_BY_OPERATOR)
         return {"ending": session_id}
+
+    def end_sessions(self, data: Frame) -> Frame:
+        """End the sessions and leases of tokens of this name that were revoked."""
+        self.workers.end_of_token(validate_reports.ident(data, "token"))
+        return {"workers": len(self.workers.records)}
 
     def scale(self, data: Frame) -> Frame:
         """Change the wanted numbers of workers, until a reload changes them."""

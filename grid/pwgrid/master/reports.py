@@ -28,6 +28,7 @@ from pwgrid.master.policy.validate_reports import SAID
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.shutdown_order import Shutdown
 from pwgrid.master.workers.workers import Workers
+from pwgrid.tokens.tokens import operators_token_id
 
 log = structlog.get_logger()
 
@@ -101,6 +102,7 @@ class Reports:
             "stopping": self._shutdown.is_stopping,
             "started": self.is_started,
             "hostGuard": self._memory.guard.reason,
+            "operatorsToken": operators_token_id(self._config.settings.token.get_secret_value()),
             "metrics": {
                 "startedAt": self.started_at,
                 "hostAvailableMib": self._memory.host_available_mib,
@@ -114,6 +116,7 @@ class Reports:
                     "browserType": record.browser_type,
                     "status": record.life.status.value,
                     "playwrightVersion": record.launched.get("playwrightVersion"),
+                    **({"suspect": record.suspicion[:MOST_CHARACTERS]} if record.suspicion else {}),
                 }
                 for record in self._workers.records.values()
                 if record.life.status in NOT_ENDED
@@ -192,6 +195,7 @@ class Reports:
             "pid": redis.pid if redis else None,
             "url": shown(config.redis_url),
             "prefix": config.settings.redis_key_prefix,
+            "staleS": config.settings.stale_threshold,
         }
         return {**found, "error": redis.problem} if redis and redis.problem else found
 

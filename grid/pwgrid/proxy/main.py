@@ -43,7 +43,7 @@ from pwgrid.runtime.descriptor_limit import room_for_clients
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last, workers_end
 from pwgrid.settings.model import is_loopback
 from pwgrid.tokens.file import TokenFile
-from pwgrid.tokens.tokens import NO_TOKENS
+from pwgrid.tokens.tokens import NO_TOKENS, operators_token_id
 
 log = structlog.get_logger()
 
@@ -93,6 +93,7 @@ class Proxy:
         self._room = room_for_clients(boot.settings)
         # Each waiting client keeps a descriptor; half of them are left for all other connections.
         self.settings = boot.settings.model_copy(update={"max_queue": min(boot.settings.max_queue, self._room // 2)})
+        own_token_id = operators_token_id(boot.settings.token.get_secret_value())
         self.roster = Roster()
         self.registry = Registry(boot.redis_url, boot.settings)
         self.dead_workers = DeadWorkers(self.registry, boot.runtime, lambda: self.queue.wake())
@@ -101,7 +102,8 @@ class Proxy:
         self.queue.on_change = self._on_waiting
         self._tell_waiting: asyncio.TimerHandle | None = None
         self.handoffs = Handoffs(boot.runtime, self.selector, traces)
-        self.access = access_of(boot)
+        self._is_retiring = False
+        self.access = access_of(boot, lambda: self._is_retiring and self.roster.operators_token != own_token_id)
         self.readiness = Readiness(self.settings, self.roster, self.registry)
         self.gateway = Gateway(self.settings, self.roster, self.selector, self.handoffs, self.access, self.readiness)
         self.gateway.traces = traces
@@ -278,6 +280,7 @@ class Proxy:
         """Serves the clients that are accepted, and then stops: another proxy listens on the same sockets."""
         server = self._server
         assert server is not None
+        self._is_retiring = True
         for each in getattr(server, "servers", ()):
             each.close()
         self.feed.close()  # its pages connect again, to the other proxy
@@ -343,7 +346,7 @@ class Disbelieved:
             log.warning("forwarded_headers_ignored", host=host or UNIX, about="TRUSTED_PROXIES does not name it")
 
 
-def access_of(boot: ProxyArguments) -> Access:
+def access_of(boot: ProxyArguments, is_token_replaced: Callable[[], bool] = lambda: False) -> Access:
     """Makes the rules for who may use the grid from the settings and the listening sockets."""
     settings = boot.settings
     # systemd may have opened others than the settings name. A Unix socket's address is a str.
@@ -363,6 +366,7 @@ def access_of(boot: ProxyArguments) -> Access:
         ),
         tokens=TokenFile(boot.tokens_file).tokens if boot.tokens_file else lambda: NO_TOKENS,
         is_closed=not settings.allow_public and not all(map(is_loopback, hosts)),
+        is_token_replaced=is_token_replaced,
         now=time.monotonic,
     )
 

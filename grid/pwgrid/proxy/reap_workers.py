@@ -123,7 +123,7 @@ class DeadWorkers:
         for update in spooled.updates:
             writer.keep(update)
         if not await writer.flush():
-            raise RegistryUnavailable("Redis did not take all of what a worker left")
+            raise RegistryUnavailable(f"Redis did not take all of what a worker left: {writer.fault}")
         _report(await self._registry.reap_worker(*worker, EndReason.WORKER_STOPPED), EndReason.WORKER_STOPPED)
         spooled.remove()
         log.info("session_updates_written", worker=spooled.worker_id, sessions=len(spooled.updates))

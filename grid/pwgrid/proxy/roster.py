@@ -42,7 +42,8 @@ class PoolView(readiness.PoolFigures):
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """One live worker. `playwright_version` is major.minor; `reason` says why it drains, or will."""
+    """One live worker. `playwright_version` is major.minor; `reason` says why it drains, or will, `suspect` why it
+    takes no new client for now."""
 
     worker_id: str
     browser_type: BrowserType
@@ -50,6 +51,7 @@ class WorkerView:
     playwright_version: str | None
     pool: str
     reason: str | None = None
+    suspect: str | None = None
 
 
 @dataclass(slots=True)
@@ -62,6 +64,8 @@ class Roster:
     configuration: str = ""
     """The master's name for the configuration that this roster follows; a reload waits for it."""
     host_guard: str | None = None
+    operators_token: str = ""
+    """The id of the token of the settings that the master has now."""
     pools: dict[str, PoolView] = field(default_factory=dict)
     workers: dict[str, WorkerView] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -73,6 +77,7 @@ class Roster:
         self.is_started = bool(state.get("started", True))
         self.configuration = state.get("configuration", "")
         self.host_guard = state.get("hostGuard")
+        self.operators_token = state.get("operatorsToken", "")
         self.metrics = state.get("metrics", {})
         self.pools = {
             name: PoolView(**{**told, "name": name, "options": {"headless": told["headless"], "args": told["args"]}})
@@ -83,6 +88,7 @@ class Roster:
                 *(worker["id"], worker["browserType"], worker["status"], _minor(worker)),
                 pool=worker.get("pool", worker["browserType"]),
                 reason=state.get("reasons", {}).get(worker["id"]),
+                suspect=worker.get("suspect"),
             )
             for worker in state.get("workers", [])
         }

@@ -1,4 +1,4 @@
-"""Reads the registry for the command line, through redis-py's blocking client. Writes nothing."""
+"""Reads the registry for the command line, through redis-py's blocking client. Changes nothing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.redis_faults import RedisFault
 from pwgrid.common.redis_url import shown
 from pwgrid.common.session_lifecycle import LIVE
 from pwgrid.registry import records
+from pwgrid.registry.fault_of import NONSENSE, fault_of, write_fault
 from pwgrid.registry.open_redis import open_blocking
 from pwgrid.registry.records import RegistrySnapshot, SessionRecord
+from pwgrid.registry.scripts import write_probe
 
 TIMEOUT_S: Final = 1.0
 _PAGE: Final = 500
@@ -29,9 +32,8 @@ def snapshot(url: str, prefix: str = "") -> RegistrySnapshot:
     with _connected(url) as redis:
         replies = _pipeline(redis, records.snapshot_commands(prefix))
         fields = records.worker_fields(replies)
-        return records.read_snapshot(
-            replies, _pipeline(redis, [("HGETALL", f"{prefix}worker:{name}") for name in fields])
-        )
+        hashes = _pipeline(redis, [("HGETALL", f"{prefix}worker:{name}") for name in fields])
+        return records.read_snapshot(replies, hashes, _write_fault(redis, prefix))
 
 
 def latest_sessions(url: str, prefix: str = "", *, status: str | None = None, limit: int = 100) -> list[SessionRecord]:
@@ -83,13 +85,14 @@ class SessionWatch:
             live = _pipeline(redis, [("ZRANGE", f"{prefix}sessions:live:{name}", 0, -1) for name in fields])
             wanted = dict.fromkeys([*self._known, *ids, *(each for of_worker in live for each in of_worker)])
             found = _sessions(redis, prefix, wanted)
+            fault = _write_fault(redis, prefix)
         found.sort(key=lambda session: session.created_at)
         before, self._looked_at = self._known, now
         self._known = {
             each.session_id: each for each in found if each.status in LIVE or each.created_at >= now - 2 * _LATE_S
         }
         return RegistryLook(
-            records.read_snapshot(replies, workers),
+            records.read_snapshot(replies, workers, fault),
             live=[each for each in found if each.status in LIVE],
             news=[
                 each for each in found if each.session_id not in before or before[each.session_id].status != each.status
@@ -102,10 +105,19 @@ def _connected(url: str) -> Iterator[Redis]:
     redis = open_blocking(url, timeout_s=TIMEOUT_S)
     try:
         yield redis
-    except RedisError as error:
-        raise RegistryUnavailable(f"Redis at {shown(url)} does not answer: {error}") from None
+    except (RedisError, OSError, *NONSENSE) as error:
+        fault = fault_of(error, url=url, during=f"no answer within {TIMEOUT_S:g} s")
+        raise RegistryUnavailable(f"Redis at {shown(url)} does not answer: {fault}", fault) from None
     finally:
         redis.close()
+
+
+def _write_fault(redis: Redis, prefix: str) -> RedisFault | None:
+    """Why Redis takes no writes now."""
+    try:
+        return write_fault(redis.execute_command(*write_probe(prefix)))
+    except ResponseError as error:
+        return write_fault(error)
 
 
 def _sessions(redis: Redis, prefix: str, ids: Collection[str]) -> list[SessionRecord]:
@@ -118,4 +130,8 @@ def _pipeline(redis: Redis, commands: list[tuple[Any, ...]]) -> list[Any]:
     with redis.pipeline(transaction=False) as pipeline:
         for command in commands:
             pipeline.execute_command(*command)
-        return pipeline.execute()
+        replies = pipeline.execute(raise_on_error=False)  # else it puts words of its own before those of Redis
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies

@@ -1,35 +1,31 @@
-"""Makes redis-py pools and clients from a URL, including a Sentinel's. No other module sets their options.
-
-`python -m pwgrid.registry.open_redis` tries a Redis once, for a master, which asks none itself. stdin: JSON with url
-and timeout_s. Exits 0 if it answers, 2 if it refuses our login, else 1; stdout: why.
-"""
+"""Makes redis-py pools and clients from a URL, including a Sentinel's. No other module sets their options."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
-import orjson
 import redis
 from redis import asyncio as aredis
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.driver_info import DriverInfo
-from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
+from redis.exceptions import RedisError
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import is_sentinel, sentinels, service, shown, split
+from pwgrid.registry.fault_of import NONSENSE, fault_of
 
 _OPTIONS: Final = {
     "decode_responses": True,
     "encoding_errors": "replace",  # what other programs write must not end our connection
     "maint_notifications_config": MaintNotificationsConfig(enabled=False),
-    # Else each connection reads the version from the installed package's files: 8 ms, and 1.5 MiB of each worker.
-    "driver_info": DriverInfo(lib_version=redis.__version__),
+    # Else each connection tells Redis its version, which many an ACL forbids, and reads it from the installed package's
+    # files: 8 ms, and 1.5 MiB of each worker.
+    "driver_info": DriverInfo(name=None, lib_version=None),
 }
 _REDIS_CLI: Final = {
     "db": "-n",
@@ -79,8 +75,8 @@ def redis_cli_arguments(url: str, *, timeout_s: float) -> tuple[list[str], str]:
     if isinstance(pool, redis.SentinelConnectionPool):
         try:
             host, port = pool.get_master_address()
-        except RedisError as error:
-            raise RegistryUnavailable(f"{shown(url)}: {error}") from None
+        except (RedisError, OSError, *NONSENSE) as error:
+            raise RegistryUnavailable(f"{shown(url)}: {fault_of(error, url=url)}") from None
     arguments = ["-s", options["path"]] if "path" in options else ["-h", host, "-p", str(port)]
     if issubclass(pool.connection_class, redis.SSLConnection):
         arguments += ["--tls", *["--insecure"] * (options.get("ssl_cert_reqs") == "none")]
@@ -115,18 +111,3 @@ def _sentinel_options(url: str, timeout_s: float) -> dict[str, Any]:
         "username": query.get("sentinel_username"),
         "password": query.get("sentinel_password"),
     }
-
-
-def main() -> int:
-    given = orjson.loads(sys.stdin.buffer.read())
-    try:
-        with open_blocking(given["url"], timeout_s=given["timeout_s"]) as client:
-            client.ping()
-    except (RedisError, OSError) as error:
-        print(str(error).rstrip(".") or type(error).__name__)  # noqa: T201
-        return 2 if isinstance(error, AuthenticationError | AuthorizationError) else 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

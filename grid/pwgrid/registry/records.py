@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pwgrid.common.histogram import Histogram
+from pwgrid.common.redis_faults import RedisFault
 from pwgrid.common.types import BrowserType
+from pwgrid.common.worker_id import is_worker_id
 
 ACTIVE = "cluster:active_connections"
 LIFETIME = "cluster:lifetime_connections"
@@ -37,9 +40,13 @@ EXPIRES_AT = "expiresAt"
 IGNORED_OPTIONS = "ignoredOptions"
 """A field of a session's record: names of launch options, comma-separated."""
 
-LABELS, NAME, RUN, TOKEN, OF_LEASE = OPTIONAL_FIELDS = ("labels", "name", "run", "token", "lease")
-"""Fields that not every session's record has: the label key that was asked for, the name and the id that the client
-gave its run, the name of its token, the lease that it came with."""
+OPTIONAL_FIELDS = ("labels", "labelKey", "name", "run", "token", "lease")
+LABELS, LABEL_KEY, NAME, RUN, TOKEN, OF_LEASE = OPTIONAL_FIELDS
+"""Fields that not every session's record has: the label key that was asked for, that of the pool which serves it, the
+name and the id that the client gave its run, the name of its token, the lease that it came with."""
+
+TOKEN_ID = "tokenId"
+"""Of a client's token; workers know it, no record has it."""
 
 CAPS = "caps"
 """A field of a record: the caps that the session counts towards, comma-separated ("run:nightly")."""
@@ -100,7 +107,7 @@ class WorkerRecord:
         browser_type, _, worker_id = name.partition(":")
         return cls(
             browser_type=browser_type,  # type: ignore[arg-type] # other grids may know more types than we do
-            worker_id=worker_id,
+            worker_id=known_worker_id(worker_id),
             ws_endpoint=values.get("wsEndpoint", ""),
             status=values.get("status", ""),
             started_at=number(values.get("startedAt")),
@@ -163,7 +170,7 @@ class SessionRecord:
         return cls(
             session_id=session_id,
             browser_type=values.get("browserType", ""),
-            worker_id=values.get("workerId", ""),
+            worker_id=known_worker_id(values.get("workerId", "")),
             status=values.get("status", ""),
             reason=values.get("reason") or None,
             created_at=number(values.get("createdAt")),
@@ -252,7 +259,9 @@ class RegistrySnapshot:
 
     The rest are totals, which only rise: `outcomes` and `leases` are ends of sessions and of leases by status, `ends`
     those of sessions in detail. `taken_back` are ends in `outcomes` that were presumed wrongly, `leases_taken_back`
-    those in `leases`. `lengths` are of sessions, in seconds, by browser type and pool."""
+    those in `leases`. `lengths` are of sessions, in seconds, by browser type and pool.
+
+    `write_fault` is why Redis takes no writes now; None if it does."""
 
     active: Mapping[str, int]
     lifetime: Mapping[str, int]
@@ -264,6 +273,7 @@ class RegistrySnapshot:
     lengths: Mapping[tuple[str, str], Histogram] = field(default_factory=dict)
     leases: Mapping[str, int] = field(default_factory=dict)
     leases_taken_back: Mapping[str, int] = field(default_factory=dict)
+    write_fault: RedisFault | None = None
 
 
 def snapshot_commands(prefix: str) -> list[tuple[str, ...]]:
@@ -278,8 +288,11 @@ def worker_fields(replies: list[Any]) -> list[str]:
     return sorted(active.keys() | lifetime.keys())
 
 
-def read_snapshot(replies: list[Any], hashes: Iterable[Mapping[str, str]]) -> RegistrySnapshot:
-    """Makes a snapshot from the replies to `snapshot_commands` and the workers' hashes."""
+def read_snapshot(
+    replies: list[Any], hashes: Iterable[Mapping[str, str]], write_fault: RedisFault | None = None
+) -> RegistrySnapshot:
+    """Makes a snapshot from the replies to `snapshot_commands`, the workers' hashes, and what became of the
+    `write_probe`."""
     workers = zip(worker_fields(replies), hashes, strict=True)
     *found, repairs = replies
     active, lifetime, outcomes, taken_back, ends, lengths, leases, leases_taken_back = map(counts, found)
@@ -294,6 +307,7 @@ def read_snapshot(replies: list[Any], hashes: Iterable[Mapping[str, str]]) -> Re
         lengths=_lengths(lengths),
         leases=leases,
         leases_taken_back=leases_taken_back,
+        write_fault=write_fault,
     )
 
 
@@ -308,6 +322,17 @@ def lease_of(session_id: str) -> str:
     return lease_id if mark else ""
 
 
+def known_worker_id(text: str) -> str:
+    """Returns a worker's id as Redis has it, or "" for what cannot be one: whoever writes Redis, or a bug."""
+    return text if is_worker_id(text) else ""
+
+
+def worker_of(endpoint: str) -> str:
+    """Returns the worker's id in a wsEndpoint (ws://host:port/playwright/{browser type}/{worker id}.{secret}), or ""
+    for one of another form: other programs register workers, too."""
+    return known_worker_id(endpoint.rpartition("/")[2].partition(".")[0])
+
+
 def number(text: str | None) -> float:
     """Parses a number. Returns 0 for anything else ("inf", "nan", ""): operators write these hashes, too."""
     try:
@@ -315,6 +340,11 @@ def number(text: str | None) -> float:
     except ValueError:
         return 0.0
     return found if abs(found) < _TOO_LARGE else 0.0
+
+
+def glob_escape(text: str) -> str:
+    """Returns a Redis pattern that matches only this text."""
+    return re.sub(r"([\\*?\[\]])", r"\\\1", text)
 
 
 def counts(values: Mapping[str, str]) -> dict[str, int]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import re
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
@@ -18,12 +17,14 @@ from redis.asyncio import SentinelConnectionPool
 from redis.asyncio.client import PubSub
 from redis.asyncio.connection import AbstractConnection
 from redis.backoff import EqualJitterBackoff
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import InvalidResponse, NoScriptError, RedisError, ResponseError
 
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
 from pwgrid.common.histogram import Histogram
+from pwgrid.common.redis_faults import FaultKind, RedisFault
 from pwgrid.common.redis_url import shown
 from pwgrid.common.tasks import end_task, first_of
+from pwgrid.registry.fault_of import fault_of
 from pwgrid.registry.open_redis import open_async
 from pwgrid.registry.scripts import Script, packed
 
@@ -33,21 +34,6 @@ Argument = str | bytes | int | float
 Command = tuple[Argument, ...]
 Reply = Any
 """What hiredis makes of RESP3: text, a number, None, a list, a dictionary; a ResponseError for a refusal."""
-
-_TEMPORARY_CODES: Final = (
-    "BUSY",
-    "CLUSTERDOWN",
-    "LOADING",
-    "MASTERDOWN",
-    "MISCONF",
-    "NOAUTH",
-    "NOREPLICAS",
-    "NOSCRIPT",
-    "OOM",
-    "READONLY",
-    "TRYAGAIN",
-)
-"""Error codes of a Redis that cannot serve now; the same command may succeed later."""
 
 EXCHANGE_BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0)
 
@@ -76,7 +62,7 @@ class _KeptConnection:
     """Connects at once, and again after each loss. Make it while an event loop runs."""
 
     def __init__(self, url: str, *, timeout_s: float, step_s: float | None) -> None:
-        self._name = shown(url)
+        self._url, self._name = url, shown(url)
         self._timeout_s = timeout_s
         self._pool = open_async(url, timeout_s=timeout_s, step_s=step_s)
         self._task = asyncio.create_task(keep_connected(self._live), name=type(self).__name__)
@@ -91,6 +77,9 @@ class _KeptConnection:
     async def _live(self) -> None:
         """Opens one connection, and returns when that is lost, or cannot be opened."""
         raise NotImplementedError
+
+    def _fault_of(self, error: Exception) -> RedisFault:
+        return fault_of(error, url=self._url, during=f"no answer within {self._timeout_s:g} s")
 
 
 @dataclass(slots=True, eq=False)
@@ -121,11 +110,11 @@ class RedisClient(_KeptConnection):
 
     def __init__(self, url: str, *, timeout_s: float, scripts: Iterable[Script] = ()) -> None:
         super().__init__(url, timeout_s=timeout_s, step_s=None)
-        self.reason = "not connected yet"
-        """Why there is no connection; out of date while there is one."""
+        self.fault: RedisFault | None = None
+        """Why there is no connection; None before the first attempt, out of date while there is a connection."""
         self.exchanges = Histogram(EXCHANGE_BOUNDS_S)
         """How long Redis took for each pipeline, in seconds."""
-        self._loads = [script.load for script in scripts]
+        self._scripts = tuple(scripts)
         self._loop = asyncio.get_running_loop()
         self._waiting: list[_Pipeline] = []
         self._under_way: deque[_Pipeline] = deque()
@@ -135,11 +124,17 @@ class RedisClient(_KeptConnection):
         self._asked = asyncio.Event()
         self._tried = asyncio.Event()
         self._connected = asyncio.Event()
+        self._is_broken_off = asyncio.Event()
         self._on_connect: list[Callable[[], None]] = []
         self._on_lost: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
         return f"<RedisClient {self._name} {'connected' if self.connected else f'away ({self.reason})'}>"
+
+    @property
+    def reason(self) -> str:
+        """`fault` as a sentence."""
+        return str(self.fault or "not connected yet")
 
     @property
     def connected(self) -> bool:
@@ -167,27 +162,36 @@ class RedisClient(_KeptConnection):
 
     async def pipeline(self, commands: Iterable[Command]) -> list[Reply]:
         """Sends commands, returns all replies in order. Raises as `call` does, for the first that Redis refuses."""
+        replies = await self.answers(commands)
+        check(replies)
+        return replies
+
+    async def answers(self, commands: Iterable[Command]) -> list[Reply]:
+        """As `pipeline`, but a command that Redis refuses has a ResponseError for its reply."""
         texts = [packed(command) for command in commands]
         if not texts:
             return []
         replies = await self._ask(texts)
         for reply in replies:
             if isinstance(reply, NoScriptError):
-                replies = await self._retry_with_scripts(texts, replies)
-                break
-        _check(replies)
+                return await self._retry_with_scripts(texts, replies)
         return replies
 
     async def close(self) -> None:
         await super().close()
         self._connected.clear()
-        self._lost("the client is closed")
+        self._lost(RedisFault(FaultKind.CLOSED, "by this client"))
+
+    def break_off(self) -> None:
+        """Ends the connection: what came over it makes no sense. Another one is opened."""
+        self._is_broken_off.set()
 
     async def _retry_with_scripts(self, texts: list[bytes], replies: list[Reply]) -> list[Reply]:
         """Loads the scripts that Redis has lost, and repeats the commands that failed without them. redis-py's own
         pipelines ask before each run whether Redis has the scripts; this asks nothing."""
         failed = [text for text, reply in zip(texts, replies, strict=True) if isinstance(reply, NoScriptError)]
-        loads, self._scripts_are_queued = ([] if self._scripts_are_queued else self._loads), True
+        loads = [] if self._scripts_are_queued else [script.load for script in self._scripts]
+        self._scripts_are_queued = True
         again = iter((await self._ask(loads + failed))[len(loads) :])
         return [next(again) if isinstance(reply, NoScriptError) else reply for reply in replies]
 
@@ -209,7 +213,7 @@ class RedisClient(_KeptConnection):
                 async with asyncio.timeout(self._timeout_s):
                     await self._tried.wait()
         if not self.connected:
-            raise RegistryUnavailable(f"Redis at {self._name} is away: {self.reason}")
+            raise RegistryUnavailable(f"Redis at {self._name} is away: {self.reason}", self.fault)
 
     async def _live(self) -> None:
         connection = None
@@ -218,40 +222,43 @@ class RedisClient(_KeptConnection):
                 connection = await self._pool.get_connection()
             # Not a TaskGroup: one that fails leaves this task with a cancellation that is never taken back, and up to
             # Python 3.11.3 (Debian 12) the next timeout then cancels the task itself.
-            await first_of(self._read(connection), self._write(connection))
-        except TimeoutError as error:
-            self._lost(str(error) or f"it did not answer within {self._timeout_s:g} s")
+            self._is_broken_off.clear()
+            await first_of(self._read(connection), self._write(connection), self._until_broken_off())
         except Exception as error:  # noqa: BLE001 - also a bug of a library: the next connection may work
-            self._lost(str(error) or repr(error))
+            self._lost(self._fault_of(error))
         finally:
+            # All of the pool: one whose greeting made no sense is open there, and would be taken for a good one.
+            with contextlib.suppress(RedisError):  # it could not be closed in time
+                await self._pool.disconnect()
             if connection is not None:
-                with contextlib.suppress(RedisError):  # it could not be closed in time
-                    await connection.disconnect()
                 await self._pool.release(connection)
 
-    def _lost(self, reason: str) -> None:
+    def _lost(self, fault: RedisFault) -> None:
         was_connected = self.connected
         if was_connected:
-            log.warning("redis_connection_lost", redis=self._name, reason=reason)
-        self.reason = reason
+            log.warning("redis_connection_lost", redis=self._name, reason=str(fault))
+        self.fault = fault
         self._connected.clear()
         self._tried.set()
         unanswered, self._under_way, self._waiting = [*self._under_way, *self._waiting], deque(), []
         self._scripts_are_queued = False
         for each in unanswered:
             if not each.all_replies.done():
-                each.all_replies.set_exception(RegistryUnavailable(f"Redis did not answer: {reason}"))
+                each.all_replies.set_exception(RegistryUnavailable(f"Redis did not answer: {fault}", fault))
                 each.all_replies.exception()  # seen: nobody waits for the loading of the scripts
         if was_connected:
             for callback in self._on_lost:
                 callback()
 
     async def _write(self, connection: AbstractConnection) -> NoReturn:
-        # A Redis that still loads its data refuses the scripts: it counts as away.
-        if self._loads:
-            loads = self._pipeline(self._loads)
+        # A Redis that still loads its data refuses the scripts: it counts as away. What gives another answer than their
+        # digests is no Redis.
+        if self._scripts:
+            loads = self._pipeline([script.load for script in self._scripts])
             await self._exchange(connection, [loads])
-            _check(loads.replies)
+            check(loads.replies)
+            if loads.replies != [script.digest for script in self._scripts]:
+                raise InvalidResponse("it does not load scripts as Redis does")
         self._connected.set()
         self._tried.set()
         for callback in self._on_connect:
@@ -271,6 +278,10 @@ class RedisClient(_KeptConnection):
         self._all_answered = self._loop.create_future()
         await connection.send_packed_command(b"".join([text for each in pipelines for text in each.commands]))
         await self._all_answered
+
+    async def _until_broken_off(self) -> NoReturn:
+        await self._is_broken_off.wait()
+        raise InvalidResponse("its answer makes no sense")
 
     async def _read(self, connection: AbstractConnection) -> NoReturn:
         """Raises TimeoutError for a late reply, which would otherwise count as the reply to a later command.
@@ -296,7 +307,7 @@ class RedisClient(_KeptConnection):
             except ResponseError as error:
                 reply = error
             if not self._under_way:
-                raise ConnectionError("it sent a reply that nobody asked for")
+                raise InvalidResponse("it sent a reply that nobody asked for")
             if self._under_way[0].take(reply):
                 self._under_way.popleft()
                 if not self._under_way:
@@ -325,6 +336,7 @@ class Subscription(_KeptConnection):
         self._patterns = patterns
         self._on_message = on_message
         self._on_subscribed = on_subscribed
+        self._is_refusal_told = False
 
     async def _subscribe(self, pubsub: PubSub) -> None:
         if self._channels:
@@ -358,25 +370,22 @@ class Subscription(_KeptConnection):
                                 self._on_subscribed()
                     is_asked = said is None or bool(unconfirmed)
         except Exception as error:  # noqa: BLE001 - also a bug of a library: the next connection may work
+            fault = self._fault_of(error)
             if not unconfirmed:
-                log.warning("redis_subscription_lost", redis=self._name, reason=str(error) or repr(error))
+                log.warning("redis_subscription_lost", redis=self._name, reason=str(fault))
+            elif fault.kind is FaultKind.RIGHTS and not self._is_refusal_told:
+                self._is_refusal_told = True
+                log.warning("redis_subscription_refused", redis=self._name, reason=str(fault))
+        finally:
+            with contextlib.suppress(RedisError):  # as in RedisClient
+                await self._pool.disconnect()
 
 
-def glob_escape(text: str) -> str:
-    """Returns a Redis pattern that matches only this text."""
-    return re.sub(r"([\\*?\[\]])", r"\\\1", text)
-
-
-def _check(replies: list[Reply]) -> None:
-    """Raises for the first refusal: RegistryUnavailable where it is temporary, else RegistryError."""
+def check(replies: list[Reply]) -> None:
+    """Raises for the first refusal: RegistryError where it is of the command alone, else RegistryUnavailable."""
     for reply in replies:
         if isinstance(reply, ResponseError):
-            sentence = f"Redis refused: {reply}"
-            raise RegistryUnavailable(sentence) if _is_temporary(reply) else RegistryError(sentence)
-
-
-def _is_temporary(error: ResponseError) -> bool:
-    text = str(error)
-    code = error.status_code or text.partition(" ")[0]
-    # Redis 6 wraps what a script's own command said: "ERR Error running script (…): … -OOM command not allowed …".
-    return code in _TEMPORARY_CODES or any(f"-{each} " in text for each in _TEMPORARY_CODES)
+            fault = fault_of(reply)
+            if fault.kind is FaultKind.REFUSED:
+                raise RegistryError(f"Redis refused: {fault.said}", fault)
+            raise RegistryUnavailable(f"Redis refused: {fault}", fault)

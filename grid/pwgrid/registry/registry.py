@@ -9,16 +9,19 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Set
 from typing import Final, cast
 
 import orjson
+import structlog
 
 from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.redis_faults import FaultKind, RedisFault
 from pwgrid.common.redis_url import shown
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry import records
+from pwgrid.registry.fault_of import NONSENSE, fault_of, write_fault
 from pwgrid.registry.open_redis import database
 from pwgrid.registry.records import (
     Activity,
@@ -28,11 +31,14 @@ from pwgrid.registry.records import (
     SessionPage,
     SessionRecord,
     WorkerRecord,
+    glob_escape,
 )
-from pwgrid.registry.redis_client import Argument, RedisClient, Reply, Subscription, glob_escape
-from pwgrid.registry.scripts import SCRIPTS
+from pwgrid.registry.redis_client import Argument, RedisClient, Reply, Subscription, check
+from pwgrid.registry.scripts import SCRIPTS, write_probe
 from pwgrid.registry.session_updates_until_written import SessionUpdate
 from pwgrid.settings.model import Settings
+
+log = structlog.get_logger()
 
 _PAGE_CHUNK: Final = 200
 
@@ -139,7 +145,22 @@ class Registry:
             *extra,
         )
         endpoint: str | None = await self._run("selector", *arguments)
-        return None if endpoint is None else _worker_id(endpoint)
+        if endpoint is None:
+            return None
+        chosen = records.worker_of(endpoint)
+        return chosen if chosen and chosen not in exclude else await self._selected(session_id)
+
+    async def _selected(self, session_id: str) -> str | None:
+        """Returns the id by which Redis knows the worker of a selected session, perhaps one that is none: for workers
+        whose wsEndpoint names no worker, or one that is excluded. Whom nobody can exclude would be chosen again and
+        again: gives that slot back and returns None."""
+        key = self._prefix + records.key_of(session_id)
+        worker_id: str | None = await self.client.call("HGET", key, "workerId")
+        log.warning("endpoint_names_another_worker", worker=worker_id, session=session_id)
+        if worker_id and "," not in worker_id:
+            return worker_id
+        await self.rollback(session_id)
+        return None
 
     async def reached(self, caps: Mapping[str, int]) -> list[str]:
         """Returns which of the caps are full, as the last selection with these caps left them."""
@@ -211,8 +232,9 @@ class Registry:
         *found, newest = await self.client.pipeline(
             [*(("HGETALL", key) for key in keys), ("ZREVRANGE", self._prefix + records.INDEX, 0, 0)]
         )
-        active, lifetime, outcomes, taken_back = map(records.counts, found)
-        return Activity(active, lifetime, outcomes, taken_back, newest[0] if newest else None)
+        with self._makes_sense():
+            active, lifetime, outcomes, taken_back = map(records.counts, found)
+            return Activity(active, lifetime, outcomes, taken_back, newest[0] if newest else None)
 
     async def session_ids(
         self, fields: Collection[str], *, newest: int, at_most: int
@@ -293,12 +315,14 @@ class Registry:
         times = (settings.redis_key_ttl, settings.stale_threshold, self._prefix)
         kept = (self._record_ttl_s, settings.session_history_ttl)
         figures = ("" if rss_mib is None else rss_mib, "" if lifetime is None else lifetime)
-        known, command, repaired, is_used_up, *awaited = await self._run(
+        reply = await self._run(
             "heartbeat",
             *(*head, *times, *kept, *figures, len(sessions), *_flat(sessions), *worker.fields(renewed=True)),
         )
-        leases = {session_id: float(left_s) for session_id, left_s in zip(awaited[::2], awaited[1::2], strict=True)}
-        return HeartbeatReply(bool(known), command or None, repaired, bool(is_used_up), leases)
+        with self._makes_sense():
+            known, command, repaired, is_used_up, *awaited = reply
+            leases = {session_id: float(left_s) for session_id, left_s in zip(awaited[::2], awaited[1::2], strict=True)}
+            return HeartbeatReply(bool(known), command or None, repaired, bool(is_used_up), leases)
 
     async def mark_draining(self, browser_type: BrowserType, worker_id: str) -> bool:
         """Excludes the worker from all selections. Returns False if it is not registered."""
@@ -327,10 +351,14 @@ class Registry:
     async def snapshot(self) -> RegistrySnapshot:
         """Reads workers, counters and totals."""
         async with self._deadline():
-            replies = await self.client.pipeline(records.snapshot_commands(self._prefix))
-            fields = records.worker_fields(replies)
+            commands = [*records.snapshot_commands(self._prefix), write_probe(self._prefix)]
+            *replies, probed = await self.client.answers(commands)
+            check(replies)
+            with self._makes_sense():
+                fields = records.worker_fields(replies)
             hashes = await self.client.pipeline([("HGETALL", f"{self._prefix}worker:{name}") for name in fields])
-        return records.read_snapshot(replies, hashes)
+        with self._makes_sense():
+            return records.read_snapshot(replies, hashes, write_fault(probed))
 
     def subscribe_commands(self, browser_type: BrowserType, worker_id: str, callback: Callable[[], None]) -> None:
         """Calls `callback` when there may be a command for this worker, and after each (re)connection to Redis.
@@ -376,7 +404,19 @@ class Registry:
             async with asyncio.timeout(self._timeout_s):
                 yield
         except TimeoutError:
-            raise RegistryUnavailable(f"no reply within {self._timeout_s:g} s") from None
+            fault = RedisFault(FaultKind.SILENT, f"no reply within {self._timeout_s:g} s")
+            raise RegistryUnavailable(str(fault), fault) from None
+
+    @contextlib.contextmanager
+    def _makes_sense(self) -> Iterator[None]:
+        """Ends the connection, and raises RegistryUnavailable, if a reply cannot be read: something else than Redis has
+        given it."""
+        try:
+            yield
+        except NONSENSE as error:
+            self.client.break_off()
+            fault = fault_of(error)
+            raise RegistryUnavailable(f"Redis at {shown(self._url)}: {fault}", fault) from error
 
     def _time(self) -> str:
         return _text(self._now())
@@ -416,7 +456,8 @@ class Registry:
         """Returns the records of sessions and leases by their keys ("session:{id}"), without those that are gone."""
         hashes = await self.client.pipeline([("HGETALL", self._prefix + key) for key in keys])
         found = zip(keys, hashes, strict=True)
-        return {key: SessionRecord.read(key.partition(":")[2], values) for key, values in found if values}
+        with self._makes_sense():
+            return {key: SessionRecord.read(key.partition(":")[2], values) for key, values in found if values}
 
     async def _entries(self, index: str, score: str, last_id: str | None) -> list[tuple[str, float]]:
         """Returns the next ids with their times, after `last_id`, which may share its millisecond with others."""
@@ -424,10 +465,11 @@ class Registry:
         if last_id is not None:
             same = await self.client.call("ZREVRANGEBYSCORE", index, score, score)
             offset = sum(session_id >= last_id for session_id in same)  # Redis orders equal scores by bytes
-        entries: list[tuple[str, float]] = await self.client.call(
+        entries = await self.client.call(
             *("ZREVRANGEBYSCORE", index, score, "-inf", "WITHSCORES", "LIMIT", offset, _PAGE_CHUNK)
         )
-        return entries
+        with self._makes_sense():
+            return [(session_id, created_at) for session_id, created_at in entries]
 
     async def _of_worker(self, browser_type: BrowserType, worker_id: str, name: str) -> str | None:
         reply: str | None = await self.client.call("HGET", f"{self._prefix}worker:{browser_type}:{worker_id}", name)
@@ -439,7 +481,8 @@ class Registry:
         entries = cast(
             "list[list[str]] | None", await self._run("reaper", self._time(), threshold_s, self._prefix, *tail)
         )
-        return {worker: tuple(sessions) for worker, *sessions in entries or ()}
+        with self._makes_sense():
+            return {worker: tuple(sessions) for worker, *sessions in entries or ()}
 
 
 def _text(unix_s: float | None) -> str:
@@ -453,11 +496,6 @@ def _flat(sessions: Collection[SessionUpdate]) -> list[str]:
 
 def _told(update: SessionUpdate) -> str:
     return orjson.dumps(update.told).decode() if update.told else ""
-
-
-def _worker_id(endpoint: str) -> str:
-    # ws://host:port/playwright/<browser type>/<worker id>.<secret>
-    return endpoint.rpartition("/")[2].partition(".")[0]
 
 
 def _read_cursor(cursor: str) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from typing import Final
 import hiredis
 
 from pwgrid.common.paths import resource_dir
+from pwgrid.registry.records import INDEX
 
 _NEEDS_LIBRARY: Final = "Needs lib.lua."
 _SHARED_PART: Final = re.compile(r"-- \[shared: (\w+)\]\n(.*?)-- \[end: \1\]\n", re.DOTALL)
@@ -52,6 +53,11 @@ def _library() -> str:
 
 def _text(name: str) -> str:
     return (resource_dir("lua") / f"{name}.lua").read_text(encoding="utf-8")
+
+
+def write_probe(prefix: str) -> tuple[str, ...]:
+    """The command that runs write_probe.lua; `write_fault` reads the reply."""
+    return ("EVALSHA", SCRIPTS["write_probe"].digest, "1", prefix + INDEX)
 
 
 SCRIPTS: Final = {path.stem: load(path.stem) for path in resource_dir("lua").glob("*.lua") if path.stem != "lib"}

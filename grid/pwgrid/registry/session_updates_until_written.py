@@ -104,6 +104,8 @@ class SessionRecordWriter:
         self._kept: OrderedDict[str, _UnwrittenUpdate] = OrderedDict()
         self._under_way: dict[asyncio.Task[None], _UnwrittenUpdate] = {}
         self._replaying = asyncio.Lock()
+        self.fault: RegistryUnavailable | None = None
+        """Why the last `flush` that returned False could not write everything."""
 
     def __repr__(self) -> str:
         return f"<SessionRecordWriter kept={len(self._kept)} under_way={len(self._under_way)}>"
@@ -159,6 +161,7 @@ class SessionRecordWriter:
                     if fault is None:
                         kept.done()
                 if unwritten:
+                    self.fault = next(filter(None, faults))
                     return False
         return True
 

@@ -19,6 +19,7 @@ class WorkerArguments:
     `registry_seen`: a worker has registered since the grid started, so this one need not wait for a Redis that is away.
     `spare`: it waits, warm and unregistered, until the master tells it to serve.
     `sessions_until`: how long the sessions of a dead worker may go on (monotonic seconds).
+    `tokens_file` is as a proxy's.
     """
 
     settings: Settings
@@ -34,6 +35,7 @@ class WorkerArguments:
     registry_seen: bool = False
     spare: bool = False
     sessions_until: float = math.inf
+    tokens_file: Path | None = None
 
     @property
     def browser_type(self) -> BrowserType:

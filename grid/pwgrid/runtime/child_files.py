@@ -19,7 +19,8 @@ import psutil
 
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.types import ChildKind
-from pwgrid.runtime.directory import read_plain
+from pwgrid.common.worker_id import is_worker_id
+from pwgrid.runtime.directory import read_plain, worker_dir
 from pwgrid.runtime.process_identity import find_process
 
 WORKER_FILE: Final = "worker.json"
@@ -84,7 +85,7 @@ class ChildState:
 
 def state_path(runtime: Path, kind: ChildKind, name: str) -> Path:
     if kind == "worker":
-        return runtime / "w" / name / WORKER_FILE
+        return worker_dir(runtime, name) / WORKER_FILE
     return runtime / "redis" / "server.json" if kind == "redis" else runtime / "proxy" / f"{name}.json"
 
 
@@ -123,6 +124,8 @@ def _read(path: Path) -> ChildState | None:
         text, uid = read_plain(path)
         content = orjson.loads(text)
         state = ChildState(**{name: value for name, value in content.items() if name in known})
+        if state.kind == "worker" and not is_worker_id(state.name):
+            return None
         state.uid = uid
         state.pid, state.create_time = int(state.pid), float(state.create_time)
         state.forked_at, state.started_at = float(state.forked_at), float(state.started_at)

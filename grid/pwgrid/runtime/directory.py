@@ -18,6 +18,7 @@ from typing import Final
 import orjson
 
 from pwgrid.common.errors import AlreadyRunning, GridError
+from pwgrid.common.worker_id import is_worker_id
 from pwgrid.runtime.process_identity import create_time, find_process
 
 # A Unix socket path has 108 bytes, the last one a zero.
@@ -87,6 +88,20 @@ def temporary_dir() -> Path:
     return Path(next((each for each in named if os.access(each, os.W_OK | os.X_OK)), "/tmp")).absolute()
 
 
+def short_base() -> Path:
+    """Where a grid finds place whose base would be too long for its sockets, if nobody has named that base."""
+    return base_of(os.getuid(), Path("/tmp"))
+
+
+def is_short_enough(base: Path) -> bool:
+    """Whether the sockets of every grid below `base` have a path that the kernel takes."""
+    return _longest_bytes(base / "65535") <= MAX_SOCKET_PATH_BYTES
+
+
+def _longest_bytes(directory: Path) -> int:
+    return len(os.fsencode(directory / _LONGEST))
+
+
 class RuntimeDir:
     """The runtime directory of one grid: `directory` is its path. `locked` makes it, keeps it and removes it."""
 
@@ -96,7 +111,7 @@ class RuntimeDir:
         self._lock_fd = -1
         self._is_kept = False
         self._endpoint = ""
-        longest = len(os.fsencode(self.directory / _LONGEST))
+        longest = _longest_bytes(self.directory)
         if longest > MAX_SOCKET_PATH_BYTES:
             raise RuntimeDirError(
                 f"the runtime directory {self.directory} is too long: its socket paths would have {longest} bytes and "
@@ -107,7 +122,7 @@ class RuntimeDir:
     def create(cls, setting: str | None, port: int) -> RuntimeDir:
         """The directory for the grid on `port`. Raises RuntimeDirError when its path is too long for sockets."""
         base = base_dir(setting)
-        return cls(base, port, owns_base=base == default_base() or not base.exists())
+        return cls(base, port, owns_base=base in (default_base(), short_base()) or not base.exists())
 
     @contextmanager
     def locked(self, endpoint: str, lock_fd: int | None = None) -> Iterator[RuntimeDir]:
@@ -182,7 +197,7 @@ class RuntimeDir:
 
     def make_worker_dir(self, worker_id: str) -> Path:
         """The worker's own directory with its `tmp`, both new. Raises OSError."""
-        path = self.directory / "w" / worker_id
+        path = worker_dir(self.directory, worker_id)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         path.mkdir(mode=0o700)
         (path / "tmp").mkdir(mode=0o700)
@@ -190,7 +205,7 @@ class RuntimeDir:
 
     def remove_worker_dir(self, worker_id: str) -> bool:
         """Remove the worker's directory; whether there was one."""
-        path = self.directory / "w" / worker_id
+        path = worker_dir(self.directory, worker_id)
         existed = path.exists()
         _remove(path)
         return existed
@@ -216,6 +231,14 @@ class RuntimeDir:
                     self.directory.parent.rmdir()
         os.close(self._lock_fd)
         self._lock_fd = -1
+
+
+def worker_dir(runtime: Path, worker_id: str) -> Path:
+    """The directory of one worker: no other place makes a path of a worker's id. Raises ValueError for an id that is
+    none: whoever can write to Redis does not choose which sockets are connected to."""
+    if not is_worker_id(worker_id):
+        raise ValueError(f"{worker_id!r:.80} is no worker's id")
+    return runtime / "w" / worker_id
 
 
 @contextmanager

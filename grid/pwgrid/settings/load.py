@@ -52,6 +52,10 @@ _SHOWN_CHARACTERS: Final = 80
 _HUGE_BITS: Final = 128
 
 
+_BY_HOST: Final = "redis_host, "
+"""Begins the source of a redis_url that follows from redis_host."""
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """Good settings, the source of each ("default", a path, "environment REDIS_URL", "--port"), and the file read."""
@@ -68,6 +72,20 @@ class Loaded:
     """Sentences about values that are allowed, but better changed."""
     strays: tuple[Violation, ...] = ()
     """Environment variables that look like a setting and are none."""
+
+    @property
+    def redis_named_by(self) -> tuple[str, str]:
+        """The setting that names the Redis, redis_url or redis_host, and that setting's source."""
+        by_host = self.sources["redis_url"].startswith(_BY_HOST)
+        return ("redis_host", self.sources["redis_host"]) if by_host else ("redis_url", self.sources["redis_url"])
+
+
+def how_to_unset(name: str, source: str) -> str:
+    """What a user does to a setting that has this source."""
+    kind, _, variable = source.partition(" ")
+    if kind == "environment":
+        return f"unset {variable}"
+    return f"leave out {source}" if source.startswith("-") else f"take {name} out of {source}"
 
 
 def load(
@@ -247,7 +265,7 @@ class _Draft:
         ):
             host = f"[{now.redis_host}]" if ":" in now.redis_host else now.redis_host
             url = RedisUrl(f"redis://{host}:{now.redis_port}/0")
-            self._put("redis_url", url, f"redis_host, {self.sources['redis_host']}")
+            self._put("redis_url", url, f"{_BY_HOST}{self.sources['redis_host']}")
         if now.pools:
             for each in WORKERS:
                 if self.sources[each] == DEFAULT:  # a configuration that names pools wants no others

@@ -254,7 +254,7 @@ class Settings(BaseModel, frozen=True):
     stale_threshold: value_types.Interval = setting(30.0, "lifecycle", "proxy", "worker")
     """A heartbeat older than this is stale."""
     worker_lost_threshold: value_types.Interval = setting(30.0, "lifecycle", "proxy", "worker")
-    """A worker that has no master for this time ends; one that is silent for this time is killed."""
+    """A worker without a master for this time ends; one that is silent so long, or its browser, is killed."""
     detach_grace: value_types.Wait = setting(5.0, "lifecycle", "master")
     """How long a grid that its master left (SIGUSR1) admits clients; without a new master it then drains and ends."""
     max_worker_age: value_types.Limit = setting(0.0, "lifecycle", "master")
@@ -274,9 +274,9 @@ class Settings(BaseModel, frozen=True):
     """Below this much available memory on the host, nothing is started or admitted."""
 
     canary_interval: value_types.Limit = setting(30.0, "canary", "worker")
-    """How often an idle worker proves that its browser works."""
+    """How often a worker proves that its browser opens pages; 0: only when there is a sign that it does not."""
     canary_timeout: value_types.Interval = setting(10.0, "canary", "worker")
-    """A proof that takes longer has failed."""
+    """A proof that takes longer has failed. On a sign it has less time: worker_lost_threshold bounds two in a row."""
 
     runtime_dir: value_types.RuntimeDir = setting("", "runtime", "fixed")
     """Base of the runtime directory; empty: $RUNTIME_DIRECTORY or <temp dir>/pwgrid-<uid>."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import resource
@@ -18,13 +19,15 @@ from playwright._impl._driver import compute_driver_executable
 
 from pwgrid.common import trace_settings
 from pwgrid.common.errors import AlreadyRunning, GridError
-from pwgrid.common.redis_url import shown
+from pwgrid.common.redis_faults import FaultKind
+from pwgrid.common.redis_url import shown, user_of
 from pwgrid.master.listener import why_no_listening
 from pwgrid.master.memory_readings import BROWSER_MIB, MIB, SESSION_MIB, available_mib, own_cgroups, text_of
 from pwgrid.registry import embedded_redis
 from pwgrid.runtime import descriptor_limit
 from pwgrid.runtime.directory import base_dir, temporary_dir
 from pwgrid.runtime.find_grids import find_without_master
+from pwgrid.settings.load import Loaded, how_to_unset
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.setup.browsers import distance_of, launch_once
@@ -53,9 +56,9 @@ class Finding:
     to_do: str = ""
 
 
-def examine(settings: Settings) -> Iterator[Finding]:
+def examine(loaded: Loaded) -> Iterator[Finding]:
     """All findings, each as soon as it is known; the launches take seconds."""
-    places = SearchPaths()
+    settings, places = loaded.settings, SearchPaths()
     yield _driver()
     for pool in settings.pools_with_workers():
         yield from _browser(pool, settings, places)
@@ -63,7 +66,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield Finding("video", "warn", fault, "pwgrid setup --video") if fault else Finding("video", "good", "ffmpeg works")
     yield _sandbox(settings, places.root)
     yield from _room(settings, places.root)
-    yield _redis(settings)
+    yield _redis(loaded)
     yield _port(settings)
     yield from _traces()
     yield from _leftovers(settings)
@@ -181,7 +184,8 @@ def _tasks_left() -> Iterator[int]:
             yield int(limit) - int(text_of(group / "pids.current") or 0)
 
 
-def _redis(settings: Settings) -> Finding:
+def _redis(loaded: Loaded) -> Finding:
+    settings = loaded.settings
     if not settings.redis_url:
         try:
             server = embedded_redis.find_redis_server()
@@ -191,17 +195,18 @@ def _redis(settings: Settings) -> Finding:
         if fault is not None:
             return Finding("redis", "bad", fault, "pwgrid setup")
         return Finding("redis", "good", f"a private one: {server}, {version}")
-    from redis.exceptions import RedisError
+    from pwgrid.registry.rights import acl_line
+    from pwgrid.registry.try_redis import try_redis
 
-    from pwgrid.registry.open_redis import open_blocking
-
-    url = settings.redis_url.get_secret_value()
-    try:
-        with open_blocking(url, timeout_s=settings.redis_timeout) as client:
-            version = client.info("server")["redis_version"]
-    except (RedisError, OSError) as error:
-        return Finding("redis", "bad", f"{shown(url)}: {error}", "start it, or unset REDIS_URL for a private one")
-    return Finding("redis", "good", f"{shown(url)}, version {version}")
+    url, prefix = settings.redis_url.get_secret_value(), settings.redis_key_prefix
+    tried = asyncio.run(try_redis(url, timeout_s=settings.redis_timeout, prefix=prefix))
+    if tried.fault is None:
+        return Finding("redis", "good", f"{shown(url)}, version {tried.version}")
+    to_do = tried.fault.to_do
+    if tried.fault.kind is FaultKind.RIGHTS:
+        to_do = "as its administrator: " + shlex.join(["redis-cli", *acl_line(user_of(url), prefix)])
+    private = how_to_unset(*loaded.redis_named_by)
+    return Finding("redis", "bad", f"{shown(url)}: {tried.fault.what}", f"{to_do}; or {private} for a private one")
 
 
 def _port(settings: Settings) -> Finding:

@@ -9,10 +9,7 @@ from typing import Final
 from playwright._impl._driver import compute_driver_executable
 
 from pwgrid.setup.packages import Host, output_of
-from pwgrid.worker.browser.find import SearchPaths, install_directories
-
-FILE: Final = "ffmpeg-linux"
-"""The name of the program in Playwright's directory for the version that it wants."""
+from pwgrid.worker.browser.find import SearchPaths, ffmpeg_paths
 
 ENCODER: Final = "libvpx"
 """Playwright's videos are WebM files, which need it."""
@@ -36,21 +33,16 @@ def ensure_ffmpeg(host: Host, places: SearchPaths, *, get: bool) -> str | None:
         fault = find_ffmpeg(places) and _link(host, places, failed or fault)
     if fault is not None:
         return fault
-    host.say(f"video: {next(filter(os.path.exists, _places(places))).resolve()}")
+    host.say(f"video: {next(filter(os.path.exists, ffmpeg_paths(places))).resolve()}")
     return None
 
 
 def find_ffmpeg(places: SearchPaths) -> str | None:
     """None when there is a working ffmpeg where Playwright looks, else why not."""
-    for path in _places(places):
+    for path in ffmpeg_paths(places):
         if os.path.exists(path):  # not Path.exists(), which raises where we may not look
             return _fault_of(path)
     return "there is no ffmpeg, so a session with recordVideo fails"
-
-
-def _places(places: SearchPaths) -> list[Path]:
-    """The paths where Playwright looks, the best first."""
-    return [directory / FILE for directory in install_directories("ffmpeg", places)]
 
 
 def _fault_of(program: Path) -> str | None:
@@ -63,7 +55,7 @@ def _fault_of(program: Path) -> str | None:
 
 def _link(host: Host, places: SearchPaths, reason: str) -> str | None:
     """Links the system's ffmpeg to where Playwright looks for its own. None when that works, else why not."""
-    wanted, system = next(iter(_places(places)), None), host.which("ffmpeg")
+    wanted, system = next(iter(ffmpeg_paths(places)), None), host.which("ffmpeg")
     if system is None or wanted is None:
         return reason
     fault = _fault_of(Path(system))

@@ -27,10 +27,12 @@ class _Content(BaseModel):
 
 
 class TokenFile:
-    """The tokens in the file at `path`. While the file exists and cannot be read, no token is valid."""
+    """The tokens in the file at `path`. While the file exists and cannot be read, no token is valid. `is_logged`: the
+    log tells of each reading."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_logged: bool = True) -> None:
         self._path = str(path)  # stat() would convert a Path for each client
+        self._log = log.info if is_logged else log.debug
         self._seen: tuple[int, ...] | None = None
         self._tokens = NO_TOKENS
 
@@ -43,7 +45,7 @@ class TokenFile:
             seen = (status.st_ino, status.st_dev, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
             if seen != self._seen:
                 self._tokens, self._seen = read(Path(self._path)), seen
-                log.info("tokens_read", path=self._path, tokens=len(self._tokens.all))
+                self._log("tokens_read", path=self._path, tokens=len(self._tokens.all))
         except FileNotFoundError:
             self._tokens, self._seen = NO_TOKENS, None
         except OSError as error:  # perhaps only for now (no descriptor is free): it is tried again for the next client
@@ -54,7 +56,7 @@ class TokenFile:
 
     def _refuse_all(self, seen: tuple[int, ...], error: Exception) -> None:
         if seen != self._seen:
-            self._tokens, self._seen = Tokens(), seen
+            self._tokens, self._seen = Tokens(are_known=False), seen
             log.error("tokens_unreadable", path=self._path, error=_why(error), so="all tokens in it are refused")
 
 

@@ -5,11 +5,13 @@ A token has 192 random bits, which nobody guesses: one round of a hash is enough
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import re
 import secrets
 from collections.abc import Iterable
 from enum import StrEnum
+from functools import lru_cache
 from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -19,6 +21,12 @@ _TEXT: Final = re.compile(r"pwg_([0-9a-f]{8})_[0-9a-f]{48}")
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 NAME_RULE: Final = "1 to 63 lower-case letters, digits, dots, hyphens and underscores, the first a letter or digit"
 _SALT_BYTES: Final = 16
+
+OPERATORS_TOKEN: Final = "PWGRID_TOKEN"
+"""What the token of the settings is called; no token of `pwgrid token` can have this name."""
+
+_ROUNDS: Final = 100_000
+"""Of the hash of the settings' token, which somebody may have thought up."""
 
 
 class Role(StrEnum):
@@ -65,10 +73,12 @@ def make(name: str, role: Role, max_sessions: int, pools: Iterable[str], now: fl
 
 
 class Tokens:
-    """All tokens at one moment. `are_there` is False if there is no file of tokens: then the grid asks for none."""
+    """All tokens at one moment. `are_there` is False if there is no file of tokens: then the grid asks for none. Of a
+    file that cannot be read nobody knows which there are: no token is valid, and `are_known` is False."""
 
-    def __init__(self, tokens: Iterable[Token] = (), *, are_there: bool = True) -> None:
+    def __init__(self, tokens: Iterable[Token] = (), *, are_there: bool = True, are_known: bool = True) -> None:
         self.are_there = are_there
+        self.are_known = are_known
         self.all = tuple(tokens)
         self._by_id = {token.id: token for token in self.all}
 
@@ -82,6 +92,15 @@ class Tokens:
         if token is None or not hmac.compare_digest(_digest(token.salt, text), token.digest):
             return None
         return token
+
+
+@lru_cache(maxsize=4)
+def operators_token_id(text: str) -> str:
+    """Returns an id for the token of the settings, or "" if there is none. Leases keep it, to end with their token. It
+    takes 50 ms, once: the master makes it, and its children inherit the answer."""
+    if not text:
+        return ""
+    return f"{OPERATORS_TOKEN}:{hashlib.pbkdf2_hmac('sha256', text.encode(), b'pwgrid', _ROUNDS, 16).hex()}"
 
 
 NO_TOKENS: Final = Tokens(are_there=False)

@@ -25,17 +25,22 @@ def close_texts(settings: Settings) -> dict[str, str]:
     """Returns sentences by end reason. A browser server says them where its worker gives it no text: when a session
     ends that no drain cuts, and when the worker and the master are gone."""
     ping, idle = settings.session_ping_timeout, settings.session_idle_timeout
-    duration, drain = settings.session_max_duration, settings.drain_timeout
+    duration, drain, lost = settings.session_max_duration, settings.drain_timeout, settings.worker_lost_threshold
     sentences = {
         EndReason.PING_TIMEOUT: f"its client gave no sign of life for SESSION_PING_TIMEOUT={ping:g} s",
         EndReason.IDLE_TIMEOUT: f"its client asked for nothing for SESSION_IDLE_TIMEOUT={idle:g} s",
         EndReason.MAXIMUM_DURATION: f"it had lasted for SESSION_MAX_DURATION={duration:g} s",
         EndReason.ENDED_BY_OPERATOR: "an operator ended it",
+        EndReason.TOKEN_REVOKED: "its token was revoked",
         EndReason.DRAIN_TIMEOUT: f"its worker was gone and DRAIN_TIMEOUT={drain:g} s was over",
         EndReason.RETURNED: "its lease was returned",
         EndReason.EXPIRED: "its lease ran out; extend it, or borrow with more ttlSeconds",
         EndReason.WORKER_STOPPED: "its worker had stopped; connect again",
         EndReason.BROWSER_CRASHED: "its browser crashed",
+        EndReason.BROWSER_HUNG: f"its browser gave no sign of life for WORKER_LOST_THRESHOLD={lost:g} s; connect again",
+        EndReason.BROWSER_SICK: "its browser opens no pages any more; connect again",
+        EndReason.BROWSER_UNREADABLE: "its browser could not be understood any more; connect again",
+        EndReason.MESSAGE_FAILED: "the browser server failed at one of its messages",
     }
     return {reason.value: _CLOSED + sentence for reason, sentence in sentences.items()}
 

@@ -19,6 +19,7 @@ import orjson
 import structlog
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, DescriptorsLost, receive
+from pwgrid.registry.records import TOKEN_ID
 from pwgrid.worker.slots import LiveSession
 
 if TYPE_CHECKING:
@@ -54,11 +55,12 @@ class OfferedClient:
     sock: socket.socket
     _send: Callable[[bytes], None]
 
-    def answer(self, refused: str | None, served_at: float | None = None) -> None:
-        """Says why it is refused; or None, and when the browser server got its socket (by time.monotonic(), for the
-        answer may be later)."""
+    def answer(self, refused: str | None, served_at: float | None = None, ended: str | None = None) -> None:
+        """Says why it is refused, and why its lease has `ended` if that is known; or None, and when the browser server
+        got its socket (by time.monotonic(), for the answer may be later)."""
         self.sock.close()
-        self._send(orjson.dumps({"session": self.session.session_id, "refused": refused, "servedAt": served_at}))
+        said = {"session": self.session.session_id, "refused": refused, "servedAt": served_at}
+        self._send(orjson.dumps({**said, "ended": ended} if ended else said))
 
 
 class HandoffServer:
@@ -179,6 +181,7 @@ class HandoffServer:
                 return
             session = LiveSession(said["session"], said["client"])
             session.told, session.trace = said.get("told", {}), said.get("trace", "")
+            session.token_id = said.get(TOKEN_ID, "")
             session.lease_id, secret = said.get("lease", ("", ""))
             (fd,) = fds
             client = OfferedClient(

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hmac import compare_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -18,9 +19,10 @@ import structlog
 
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.session_lifecycle import EndReason
-from pwgrid.registry.records import EXPIRES_AT, LEASE, TOKEN, lease_of
+from pwgrid.registry.records import EXPIRES_AT, LEASE, TOKEN, TOKEN_ID, lease_of
 from pwgrid.worker.handoff_server import OfferedClient
 from pwgrid.worker.slots import LiveSession, Slots
+from pwgrid.worker.token_check import TokenCheck
 
 if TYPE_CHECKING:
     from pwgrid.worker.registry_sync import RegistrySync
@@ -38,10 +40,17 @@ UNANSWERED_S: Final = 5.0
 """How long a lease waits for its borrower when its proxy ends without having reported the answer: the borrower may have
 got it all the same. A worker's successor waits as long."""
 
+TOKEN_LOOK_S: Final = 0.5
+"""How often to look whether the tokens are still there that leases were borrowed with. A token has to be missing twice:
+an editor may write the file in two steps."""
+
+MOST_ENDED: Final = 100
+"""Of so many leases it is remembered why they ended, for clients that come too late."""
+
 NEVER_CONNECTED: Final = (EndReason.TOO_LATE, EndReason.HANDSHAKE_REFUSED)
 """So end clients that the browser server got and did not take: too late, or of another Playwright version."""
 
-LeaseRefusal = Literal["no such lease", "in use", "late", "gone"]
+LeaseRefusal = Literal["no such lease", "in use", "late", "gone", "its token cannot be checked"]
 NO_LEASE: Final[LeaseRefusal] = "no such lease"
 
 
@@ -56,6 +65,8 @@ class End:
 RETURNED: Final = End("grid", EndReason.RETURNED)
 EXPIRED: Final = End("grid", EndReason.EXPIRED)
 NOT_ANSWERED: Final = End("grid", EndReason.NOT_ANSWERED)
+REVOKED: Final = End("grid", EndReason.TOKEN_REVOKED)
+GRID_STOPPED: Final = End("grid", EndReason.GRID_STOPPED)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +86,10 @@ class Lease(LiveSession):
     """The id of the one session that is connected with it now; empty if none is."""
     over: End | None = None
     """How it ended, while its client's connection is still being closed."""
+    is_token_missing: bool = False
+    """Whether its token was missing at the last look."""
+    is_revoked: bool = False
+    """Whether its token is gone: it takes no further client, and ends with the one that it has."""
     last: End | None = None
     """How its last client's session ended; None before its first client."""
     waiting: tuple[OfferedClient, asyncio.TimerHandle] | None = None
@@ -118,6 +133,7 @@ class Lease(LiveSession):
             "secret": self.secret,
             "expiresAt": self.expires_at,
             "told": self.told,
+            TOKEN_ID: self.token_id,
             "client": self.client,
             "startedAt": self.started_at,
             "isAnswered": self.is_answered,
@@ -136,6 +152,11 @@ class Leases:
     registry_sync: RegistrySync
     sessions: Sessions
     """Tells of each of its sessions that is over by `disconnected`."""
+    tokens: TokenCheck
+    _ended: OrderedDict[str, tuple[Lease, str]] = field(default_factory=OrderedDict)
+    """The latest leases that have ended, by id, with the reasons."""
+    _next_look: asyncio.TimerHandle | None = None
+    _grid_stops: bool = False
 
     def get(self, lease_id: str) -> Lease | None:
         return self.slots.held.get(LEASE + lease_id)
@@ -184,12 +205,16 @@ class Leases:
             told={str(name): str(value) for name, value in dict(message["told"]).items()},
             secret=str(message["secret"]),
             expires_at=float(message["expiresAt"]),
+            token_id=str(message.get(TOKEN_ID, "")),
             link=link,
         )
-        refused = self.slots.refusal(lease.session_id, float(message["deadline"]), time.monotonic())
+        refused: str | None = "draining"
+        if not self._grid_stops:
+            refused = self.slots.refusal(lease.session_id, float(message["deadline"]), time.monotonic())
         if refused is None:
             self.slots.hold(lease)
             lease.timer = asyncio.get_running_loop().call_later(KEEP_S, self._drop, lease_id)
+            self._watch_tokens()
             self.sessions.lease_taken()
         return {"refused": refused}
 
@@ -235,8 +260,12 @@ class Leases:
     def offered(self, client: OfferedClient) -> None:
         """Admits a client that comes with a lease, or refuses it, or lets it wait for the last client's end."""
         lease = self.get(client.session.lease_id)
-        if lease is None or lease.over is not None or not compare_digest(lease.secret.encode(), client.secret.encode()):
-            client.answer(NO_LEASE)
+        if lease is None or lease.over is not None or not _may_come(lease, client):
+            client.answer(NO_LEASE, ended=self._why_ended(client))
+        elif (has_token := self.tokens.has(lease.token_id)) is None:
+            client.answer("its token cannot be checked")
+        elif lease.is_revoked or not has_token:  # the next look ends it
+            client.answer(NO_LEASE, ended=EndReason.TOKEN_REVOKED)
         elif time.monotonic() >= client.deadline:
             client.answer("late")
         elif not lease.connected:
@@ -246,6 +275,11 @@ class Leases:
         else:
             timer = asyncio.get_running_loop().call_later(HANDOVER_S, self._refuse_waiting, lease, "in use")
             lease.waiting = client, timer
+
+    def _why_ended(self, client: OfferedClient) -> str | None:
+        """Returns the reason of a lease that has ended, to who has its secret."""
+        lease, reason = self._ended.get(client.session.lease_id, (None, ""))
+        return reason if lease is not None and _may_come(lease, client) else None
 
     def disconnected(self, session_id: str, end: End | None) -> None:
         """Called when a session is over; `end` is None if the browser server did not get its client. The lease lasts as
@@ -269,8 +303,12 @@ class Leases:
         """No client is connected with the lease any more: ends the lease, admits the next client, or waits for one."""
         if lease.over is not None:
             self._finish(lease, lease.over)
+        elif lease.is_revoked:
+            self._finish(lease, REVOKED)
         elif (client := lease.take_waiting()) is not None:
             self._admit(lease, client)
+        elif lease.last is None and self._grid_stops:
+            self._finish(lease, GRID_STOPPED)
         elif lease.last is None:
             pass  # it still waits for its first client
         elif self.grace_s > 0:
@@ -312,9 +350,38 @@ class Leases:
             if not lease.connected:
                 self._finish(lease, lease.over)
 
+    def grid_stops(self) -> None:
+        """Called when the whole grid stops: ends the leases that no client has come with, which would hold up the stop,
+        and keeps no further one. A worker that is replaced waits for them. Idempotent."""
+        self._grid_stops = True
+        for lease in list(self.slots.held.values()):
+            if lease.last is None and not lease.connected:
+                self.end(lease.id, GRID_STOPPED)
+
+    def _watch_tokens(self) -> None:
+        """Looks from time to time, as long as there is a lease that was borrowed with a token."""
+        if self._next_look is None and any(lease.token_id for lease in self.slots.held.values()):
+            self._next_look = asyncio.get_running_loop().call_later(TOKEN_LOOK_S, self._look_at_tokens)
+
+    def _look_at_tokens(self) -> None:
+        """Ends leases whose tokens are gone. One with a client takes no further one: live sessions go on."""
+        self._next_look = None
+        for lease in list(self.slots.held.values()):
+            was_missing, lease.is_token_missing = lease.is_token_missing, self.tokens.has(lease.token_id) is False
+            if lease.is_revoked or not (was_missing and lease.is_token_missing):
+                continue
+            lease.is_revoked = True
+            self._refuse_waiting(lease, NO_LEASE)
+            if not lease.connected:
+                self.end(lease.id, REVOKED)
+        self._watch_tokens()
+
     def _finish(self, lease: Lease, end: End) -> None:
         lease.stop_timers()
         self.slots.free(lease.session_id)
+        self._ended[lease.id] = lease, end.reason
+        if len(self._ended) > MOST_ENDED:
+            self._ended.popitem(last=False)
         if lease.is_served:
             self.registry_sync.lease_ended(lease, end)
             self._write()
@@ -344,6 +411,7 @@ class Leases:
                 told=each["told"],
                 secret=each["secret"],
                 expires_at=each["expiresAt"],
+                token_id=each.get(TOKEN_ID, ""),  # a predecessor of an earlier version knows none
             )
             lease.connected = next((one for one in live if lease_of(one) == lease.id), "")
             lease.is_answered = bool(lease.connected or each["isAnswered"])
@@ -353,6 +421,7 @@ class Leases:
             if (last := each["last"]) and not lease.connected:  # the grace begins again
                 lease.last = End(**last)
                 self._end_later(lease, self.grace_s, lease.last)
+        self._watch_tokens()
 
     def _write(self) -> None:
         """Writes the kept leases for a successor. It is not told which of them are `over`: each of these ends there for
@@ -362,3 +431,7 @@ class Leases:
             write_whole(self.path, content)
         except OSError as error:
             log.warning("leases_not_written", error=str(error))
+
+
+def _may_come(lease: Lease, client: OfferedClient) -> bool:
+    return compare_digest(lease.secret.encode(), client.secret.encode())

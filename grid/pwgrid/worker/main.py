@@ -6,6 +6,8 @@ import shutil
 import signal
 import socket
 import time
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -24,6 +26,7 @@ from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import CODE_CACHE
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last
 from pwgrid.worker.browser.find import FoundBrowser
+from pwgrid.worker.browser.health import Asked, BrowserHealth, HealthTimes
 from pwgrid.worker.browser.launch import LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer
 from pwgrid.worker.close_texts import drain_text
@@ -37,8 +40,12 @@ log = structlog.get_logger()
 
 LIFETIME_LIMIT: Final = "lifetime limit"
 STOP_S: Final = 10.0
+SHOWN_AFTER_S: Final = 1.0
+"""A suspicion that is over sooner is shown to nobody; no client is admitted meanwhile all the same."""
 ADOPT_S: Final = 5.0
 EXIT_FAILED: Final = 1
+MAY_CONCERN_ALL: Final = frozenset({"browser", "other"})
+"""Kinds of errors in a browser server that are not of one session (error_counts.cjs)."""
 
 
 class Worker:
@@ -61,6 +68,10 @@ class Worker:
             on_offered=self._serve.set,  # a spare that is offered a session has to serve
             on_served=self._watch_lifetime,
         )
+        self._missed_for = ""
+        """Why the last heartbeat was missed; empty if it was not. The log has each reason once."""
+        self._shown_suspicion: str | None = None
+        self._show_suspicion: asyncio.TimerHandle | None = None
         self._lifetime_told = 0
         """What `_watch_lifetime` has told the master last."""
         self._drain = DrainRequest()
@@ -131,8 +142,6 @@ class Worker:
         )
         self._has_browser_server(server)
         self.sessions.open()
-        if settings.canary_interval > 0:
-            self._background_tasks.start(self._recycle_when_sick(server), "canary")
 
     async def _enter(self) -> None:
         """Registers and serves. A spare serves only when the master or a selection says so, or a session is offered."""
@@ -179,8 +188,15 @@ class Worker:
 
     def _has_browser_server(self, server: BrowserServer) -> None:
         """Tells the master of it, and watches it from now on."""
+        health = BrowserHealth(server, HealthTimes.of(self.settings), self._suspicion_changed)
+        server.on_sign = health.sign
+        server.on_errors = partial(self._note_errors, health)
+        self.sessions.on_handoff_failed = partial(health.sign, "a client was not handed over")
         self._background_tasks.start(self._watch_browser_server(server), "browser server watch")
-        self._background_tasks.start(self._end_when_hung(server), "browser server liveness")
+        self._background_tasks.start(self._end_when_server_hangs(health), "browser server liveness")
+        self._background_tasks.start(self._recycle_when_sick(health, server), "canary")
+        if server.can_be_asked:
+            self._background_tasks.start(self._end_when_browser_hangs(health), "browser liveness")
         ready = server.ready
         self.registry_sync.playwright_version = ready.playwright_version
         self.control.event(
@@ -254,6 +270,8 @@ class Worker:
         if was_draining and (self._was_signalled or not has_no_master):
             self._drain.hurry()
         self._was_signalled = True
+        if has_no_master:  # nobody else stops the grid
+            self.sessions.leases.grid_stops()
         self.ask_drain("SIGTERM")
 
     def _on_command(self, name: str, data: dict[str, Any]) -> None:
@@ -271,6 +289,10 @@ class Worker:
 
     def _on_state(self, state: dict[str, Any]) -> None:
         self.registry_sync.rss_mib = state.get("rssMib", self.registry_sync.rss_mib)
+        self.sessions.tokens.operators = state.get("operatorsToken")
+        self.sessions.end_of_tokens(state.get("endedTokens", ()))
+        if state.get("gridStops"):
+            self.sessions.leases.grid_stops()
 
     def _watch_lifetime(self) -> None:
         lifetime, limit = self.slots.lifetime, self.settings.max_lifetime_sessions
@@ -282,31 +304,62 @@ class Worker:
 
     def _on_gone(self, reason: str) -> None:
         log.error("browser_gone", reason=reason, sessions=len(self.slots.live))
-        self._fail(reason, CLOSE_GRACE_S, EndReason.BROWSER_CRASHED)
+        server = self.sessions.server
+        self._fail(reason, CLOSE_GRACE_S, EndReason(server.sessions_ended_for) if server else EndReason.BROWSER_CRASHED)
 
     async def _watch_browser_server(self, server: BrowserServer) -> None:
         """Ends the sessions of a browser server that has ended; `_on_gone` was called before."""
         await asyncio.shield(server.exited)  # others wait for it, too, when this task is cancelled
         self.sessions.all_ended("browser", EndReason.BROWSER_SERVER_LOST)
 
-    async def _end_when_hung(self, server: BrowserServer) -> None:
+    async def _end_when_server_hangs(self, health: BrowserHealth) -> None:
         """Fails the worker when its browser server hangs. All its sessions hang with it, so none is waited for."""
-        await server.wait_until_hung(self.settings.worker_lost_threshold)
+        await health.until_hung(Asked.SERVER)
         log.error("browser_server_hung", sessions=len(self.slots.live))
         self.sessions.all_ended("grid", EndReason.HUNG)
         self._stop_s = 0.0
         self._fail("browser server hung", 0.0, EndReason.HUNG)
 
-    async def _recycle_when_sick(self, server: BrowserServer) -> None:
-        settings = self.settings
-        evidence = await server.wait_until_sick(
-            lambda: not self.slots.live,
-            settings.canary_interval,
-            settings.canary_timeout,
-            lambda result: self.control.event("canary", {"s": result.duration_ms / 1000, "ok": result.ok}),
+    async def _end_when_browser_hangs(self, health: BrowserHealth) -> None:
+        """Fails the worker when its browser hangs. Its browser server lives, and tells the clients why they end."""
+        await health.until_hung(Asked.BROWSER)
+        log.error("browser_hung", sessions=len(self.slots.live))
+        self._stop_s = 0.0
+        self._fail("browser hung", 0.0, EndReason.BROWSER_HUNG)
+
+    async def _recycle_when_sick(self, health: BrowserHealth, server: BrowserServer) -> None:
+        """Recycles the worker when its browser opens no pages any more. Sessions that wait for one end, those that have
+        theirs go on."""
+        evidence = await health.until_sick(
+            lambda result: self.control.event("canary", {"s": result.duration_ms / 1000, "ok": result.ok})
         )
         if evidence is not None:
-            self.ask_drain(f"canary failed: {why(evidence)}")
+            log.error("browser_sick", error=evidence, sessions=len(self.slots.live))
+            server.cut_hanging(EndReason.BROWSER_SICK, health.times.try_s)
+            self.ask_drain(f"canary failed: {why(evidence)}", is_recycle=True)
+
+    def _suspicion_changed(self, suspicion: str | None) -> None:
+        """Keeps new clients away at once, and shows why if it lasts."""
+        self.slots.suspect(suspicion)
+        if suspicion is None:
+            self._show(None)
+        elif self._show_suspicion is None:
+            self._show_suspicion = asyncio.get_running_loop().call_later(SHOWN_AFTER_S, self._show, suspicion)
+
+    def _show(self, suspicion: str | None) -> None:
+        if self._show_suspicion is not None:
+            self._show_suspicion.cancel()
+            self._show_suspicion = None
+        if suspicion != self._shown_suspicion:
+            self._shown_suspicion = suspicion
+            self.control.push_state(self._view())
+
+    def _note_errors(self, health: BrowserHealth, counts: Mapping[str, int], text: str, session_id: str | None) -> None:
+        """Shows errors in the browser server that nobody waits for; those that may concern all sessions are a sign."""
+        log.error("browser_server_errors", counts=dict(counts), last=text, session=session_id)
+        self.control.event("errors", {"counts": dict(counts)})
+        if MAY_CONCERN_ALL & counts.keys():
+            health.sign("errors in the browser server")
 
     async def _beat(self) -> None:
         while True:
@@ -317,15 +370,18 @@ class Worker:
         try:
             reply = await self.registry_sync.beat()
         except RegistryUnavailable as error:
-            log.warning("heartbeat_missed", error=str(error))
+            if str(error) != self._missed_for:
+                log.warning("heartbeat_missed", error=str(error))
+            self._missed_for = str(error)
             return
-        if reply is not None and reply.command == "shutdown":
+        self._missed_for = ""
+        if reply.command == "shutdown":
             self.slots.expect(reply.awaited)
             if reply.is_used_up:
                 self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
             elif not self._drain.is_asked:  # the command stays in Redis, and later heartbeats repeat it
                 self.ask_drain("asked over Redis")
-        elif reply is not None and reply.command == "serve":
+        elif reply.command == "serve":
             self._serve.set()
 
     # Descriptions of this worker
@@ -336,6 +392,8 @@ class Worker:
     def _view(self) -> dict[str, Any]:
         slots = self.slots
         view = {"status": slots.status.value, "active": slots.taken, "lifetime": slots.lifetime}
+        if self._shown_suspicion is not None:
+            view["suspect"] = self._shown_suspicion
         return {**view, "runs": runs} if (runs := slots.runs()) else view
 
     def _hello(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import structlog
 
 from pwgrid import __version__
 from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.redis_url import shown
 from pwgrid.common.session_lifecycle import EndReason, how_ended
 from pwgrid.registry.records import HeartbeatReply, WorkerRecord
 from pwgrid.registry.registry import Registry
@@ -20,6 +21,7 @@ from pwgrid.registry.session_updates_until_written import (
     SessionUpdate,
     write_spool_file,
 )
+from pwgrid.registry.try_redis import try_redis
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import SessionClosed
 from pwgrid.worker.leases import End, Lease
@@ -39,6 +41,9 @@ RECORD_DELAY_S: Final = 0.1
 
 RECORD_AT_ONCE: Final = 32
 """How many sessions wait for that at most: meanwhile the proxy keeps a descriptor and some KiB for each."""
+
+REFUSED_S: Final = 1.0
+"""How long after a heartbeat that Redis has refused the next one is sent, at most."""
 
 _AGAIN_S: Final = 0.1
 
@@ -66,6 +71,8 @@ class RegistrySync:
         self._writer = SessionRecordWriter(registry.write, self._on_kept)
         self._on_untold = on_untold
         self._is_due = asyncio.Event()
+        self._is_refused = False
+        """Whether the last heartbeat was missed."""
         self._is_known = False
         self._drain_at: float | None = None
         self._unlogged: list[tuple[str, dict[str, str]]] = []
@@ -74,11 +81,17 @@ class RegistrySync:
         registry.client.on_connect(self._is_due.set)
 
     async def open(self) -> None:
-        """Waits for the connection if this grid has never reached its Redis, and raises RegistryUnavailable after
-        REDIS_RETRY_ATTEMPTS × REDIS_RETRY_DELAY. Otherwise does not wait: Redis may come back at any time."""
-        settings = self._boot.settings
-        if not self._boot.registry_seen:
-            await self._registry.connected(settings.redis_retry_attempts, settings.redis_retry_delay)
+        """Waits for the connection if this grid has never reached its Redis. Raises RegistryUnavailable after
+        REDIS_RETRY_ATTEMPTS × REDIS_RETRY_DELAY, or at once where waiting cannot help: the Redis refuses this grid, or
+        is none. Otherwise does not wait: Redis may come back at any time."""
+        boot, settings = self._boot, self._boot.settings
+        if boot.registry_seen:
+            return
+        if settings.redis_url:  # not for the grid's own, which is good
+            tried = await try_redis(boot.redis_url, timeout_s=settings.redis_timeout, prefix=settings.redis_key_prefix)
+            if tried.fault is not None and tried.fault.is_lasting:
+                raise RegistryUnavailable(f"no Redis at {shown(boot.redis_url)}: {tried.fault}", tried.fault)
+        await self._registry.connected(settings.redis_retry_attempts, settings.redis_retry_delay)
 
     async def register(self) -> None:
         """Writes the worker's record and counters. Raises RegistryUnavailable if this grid has never reached its Redis;
@@ -136,7 +149,7 @@ class RegistrySync:
         """Records that the lease is over."""
         status = how_ended(end.by, end.reason).value
         self._writer.note(_update(lease, SessionEnd(status, end.reason, self._registry.now())))
-        log.info("lease_ended", lease=lease.id, status=status, reason=end.reason)
+        log.info("lease_ended", lease=lease.id, status=status, reason=str(end.reason))
 
     def named(self, told: Mapping[str, str]) -> dict[str, str]:
         """Returns the session's name as a field of a log line, or nothing if LOG_RUN_NAMES is off."""
@@ -148,19 +161,20 @@ class RegistrySync:
 
     async def due(self, interval_s: float) -> None:
         """Returns when a heartbeat is due: after `interval_s`, or at once when Redis comes back or has a command, or
-        `beat_soon` was called."""
+        `beat_soon` was called; sooner where Redis has refused the last one."""
+        is_refused = self._is_refused and self._registry.client.connected
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(interval_s):
+            async with asyncio.timeout(min(interval_s, REFUSED_S) if is_refused else interval_s):
                 await self._is_due.wait()
         self._is_due.clear()
 
-    async def beat(self) -> HeartbeatReply | None:
-        """Writes what was kept, then sends one heartbeat; registers again if Redis has lost the worker.
-
-        Returns None if Redis cannot take what was kept. Raises RegistryUnavailable.
-        """
+    async def beat(self) -> HeartbeatReply:
+        """Writes what was kept, then sends one heartbeat; registers again if Redis has lost the worker. Raises
+        RegistryUnavailable, and makes the next one due soon: no event tells when a Redis that answers takes writes."""
+        self._is_refused = True
         if not await self._writer.flush():
-            return None
+            assert self._writer.fault is not None
+            raise self._writer.fault
         lifetime = None if self._boot.adopt_node_pid else self._slots.lifetime
         reply = await self._registry.heartbeat(self._record(), sessions=self._live(), lifetime=lifetime)
         if not reply.known:
@@ -170,6 +184,7 @@ class RegistrySync:
             log.error("counter_repaired", by=reply.repaired)
         kept = [lease for lease in self._slots.held.values() if lease.is_served]
         await asyncio.gather(*(self._registry.describe_lease(lease.id, lease.fields()) for lease in kept))
+        self._is_refused = False
         return reply
 
     async def leave(self) -> None:

@@ -4,19 +4,20 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import structlog
 
-from pwgrid.common.session_lifecycle import how_ended
-from pwgrid.registry.records import lease_of
+from pwgrid.common.session_lifecycle import EndReason, how_ended
+from pwgrid.registry.records import TOKEN, TOKEN_ID, lease_of
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer, SessionClosed
 from pwgrid.worker.handoff_server import HandoffServer, OfferedClient
-from pwgrid.worker.leases import End, Leases
+from pwgrid.worker.leases import REVOKED, End, Leases
 from pwgrid.worker.registry_sync import RECORD_AT_ONCE, RECORD_DELAY_S, RegistrySync
 from pwgrid.worker.slots import NAMES, LiveSession, Slots
+from pwgrid.worker.token_check import TokenCheck
 
 log = structlog.get_logger()
 
@@ -28,7 +29,7 @@ class Sessions:
     """Calls `on_offered` for each admitted offer and `on_served` when the browser server has its socket, and both for a
     new lease.
 
-    The owner sets `server` once there is one.
+    The owner sets `server` once there is one, and `on_handoff_failed`, which is called when that did not take a client.
     """
 
     def __init__(
@@ -41,8 +42,10 @@ class Sessions:
         on_served: Callable[[], None],
     ) -> None:
         self.server: BrowserServer | None = None
+        self.on_handoff_failed: Callable[[], None] = lambda: None
         grace_s = boot.settings.borrow_reconnect_grace
-        self.leases = Leases(slots, boot.directory / "leases.json", grace_s, registry_sync, self)
+        self.tokens = TokenCheck(boot.tokens_file)
+        self.leases = Leases(slots, boot.directory / "leases.json", grace_s, registry_sync, self, self.tokens)
         self._boot = boot
         self._slots = slots
         self._registry_sync = registry_sync
@@ -51,6 +54,8 @@ class Sessions:
         self._on_served = on_served
         self._is_successor = boot.adopt_node_pid is not None
         """Whether another worker admitted the sessions."""
+        self._ended_tokens: frozenset[str] = frozenset()
+        """Names of tokens whose sessions were to end: a proxy may offer one that it checked before."""
         self._taken: dict[str, tuple[OfferedClient, float]] = {}
         """By their sessions' ids, the clients that are not answered yet, and since when the browser server has each."""
         self._timer: asyncio.TimerHandle | None = None
@@ -71,10 +76,16 @@ class Sessions:
         self.leases.adopt(frozenset(live))
         for session_id, told in live.items():
             lease = self.leases.get(lease_of(session_id))
-            self._slots.admit(LiveSession(session_id, is_served=True, told=told, lease_id=lease.id if lease else ""))
+            fields = {name: text for name, text in told.items() if name != TOKEN_ID}
+            session = LiveSession(session_id, is_served=True, told=fields, token_id=told.get(TOKEN_ID, ""))
+            session.lease_id = lease.id if lease else ""
+            self._slots.admit(session)
+        self.end_of_tokens(self._ended_tokens)  # the master may have told them before
 
     def ended(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
         """Called when the browser server reports a session's end. Calls `on_record` once Redis has it."""
+        if closed.reason == EndReason.TOO_LATE:
+            self.on_handoff_failed()
         if closed.session_id in self._taken:
             self._record_taken()  # its start comes before its end
         session = self._slots.free(closed.session_id)
@@ -119,6 +130,25 @@ class Sessions:
         if self.server is not None:
             self.server.close_session(session_id, reason, text)
 
+    def end_of_tokens(self, names: Iterable[str]) -> None:
+        """Ends the live sessions and the leases of tokens of these names that are not there any more, and admits no
+        client of them. Idempotent; a new token of such a name is another one."""
+        self._ended_tokens = frozenset(names)
+        for lease in list(self._slots.held.values()):
+            if self._is_to_end(lease):
+                self.leases.end(lease.id, REVOKED)
+        for session in list(self._slots.live.values()):
+            if self._is_to_end(session):
+                self.end(session.session_id, EndReason.TOKEN_REVOKED)
+
+    def _is_to_end(self, holder: LiveSession) -> bool:
+        name = holder.told.get(TOKEN, "")
+        if name not in self._ended_tokens:
+            return False
+        # Without an id it is from a predecessor or a proxy of an earlier version.
+        has_token = self.tokens.has(holder.token_id) if holder.token_id else self.tokens.has_name(name)
+        return has_token is False  # if that cannot be told now, the master's next state is another occasion
+
     async def cut(self, reason: str, text: str | None) -> None:
         """Closes every session and lease for `reason`, and waits until each is over."""
         self.leases.cut(End("grid", reason))
@@ -141,6 +171,7 @@ class Sessions:
 
         def settled(future: asyncio.Future[None]) -> None:
             if future.cancelled() or future.exception() is not None:
+                self.on_handoff_failed()
                 self._take_back(session_id)
                 client.answer("gone")
                 return
@@ -162,6 +193,8 @@ class Sessions:
     def _on_offer(self, client: OfferedClient) -> None:
         if client.session.lease_id:
             self.leases.offered(client)
+        elif self._is_to_end(client.session):
+            client.answer(EndReason.TOKEN_REVOKED)
         elif refused := self._slots.refusal(client.session.session_id, client.deadline, time.monotonic()):
             client.answer(refused)
         else:

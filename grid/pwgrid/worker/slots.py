@@ -14,7 +14,7 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 if TYPE_CHECKING:
     from pwgrid.worker.leases import Lease
 
-RefusalReason = Literal["draining", "full", "late", "used up"]
+RefusalReason = Literal["draining", "full", "late", "suspect", "used up"]
 
 NAMES: Final = ("name", "run", "labels")
 """Fields of `told` that come from the client itself."""
@@ -39,6 +39,8 @@ class LiveSession:
     """Whether the browser server has its socket; until then the handoff may still fail."""
     told: Mapping[str, str] = field(default_factory=dict)
     """What the proxy told of its client: fields of its record (`labels`, `name`, `run`, `token`, `caps`)."""
+    token_id: str = ""
+    """That of its client's token; empty without one, and where only this worker's predecessor knew it."""
     lease_id: str = ""
     """The lease that it came with: it uses the lease's slot and takes none of its own."""
     trace: str = ""
@@ -50,7 +52,7 @@ class Slots:
 
     `held` has the leases by their keys in Redis; each keeps its slot. `max_lifetime` is a number of sessions; a lease
     counts as one, however many clients come with it. Calls `on_freed` when a slot comes free after an offer was refused
-    for want of one.
+    for want of one, or when a suspicion is over for which one was refused.
     """
 
     def __init__(self, slots: int, max_lifetime: float = math.inf, on_freed: Callable[[], None] = lambda: None) -> None:
@@ -61,10 +63,11 @@ class Slots:
         self.live: dict[str, LiveSession] = {}
         self.held: dict[str, Lease] = {}
         self.lifetime = 0
+        self._suspicion: str | None = None
         self._expected: set[str] = set()
         self._has_refused = True
-        """Whether an offer was refused for want of a slot, and no slot has come free since. At the start this worker's
-        predecessor may have refused one."""
+        """Whether an offer was refused for want of a slot, or for a suspicion, and proxies have not heard of a slot
+        since. At the start this worker's predecessor may have refused one."""
         self._fewer = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -97,12 +100,23 @@ class Slots:
             return "draining"
         if now >= deadline:
             return "late"
+        if self._suspicion is not None:
+            self._has_refused = True
+            return "suspect"
         if self.is_used_up:
             return "used up"
         if self.taken >= self.slots:
             self._has_refused = True
             return "full"
         return None
+
+    def suspect(self, why: str | None) -> None:
+        """Admits nobody while there is a reason to think that the browser is sick. Clients of leases are bound to this
+        worker, and come all the same."""
+        self._suspicion = why
+        if why is None and self._has_refused and self.taken < self.slots:
+            self._has_refused = False
+            self._on_freed()
 
     def admit(self, session: LiveSession) -> None:
         """Takes a session into a slot of its own, or into that of its lease."""

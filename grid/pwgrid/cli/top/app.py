@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 from rich.console import Console
 
-from pwgrid.cli.ask_grid import ask, find_grid, redis_of, take_counters
+from pwgrid.cli.ask_grid import add_registry, ask, find_grid, redis_of
 from pwgrid.cli.options import GRID_OPTIONS, with_options
 from pwgrid.cli.output import is_live
 from pwgrid.cli.top.draw import draw
@@ -120,7 +120,7 @@ class Watcher(threading.Thread):
         except RegistryUnavailable as error:
             status["redis"]["error"] = str(error)
             return Snapshot(now, status, self._last.sessions), []
-        take_counters(status, seen.snapshot)
+        add_registry(status, seen.snapshot)
         live = [session.as_json() for session in seen.live]
         news = seen.news if self._last.status else []  # what was there before top began is no news
         return Snapshot(now, status, live), [session.as_json() for session in news]

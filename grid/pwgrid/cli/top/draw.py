@@ -155,7 +155,7 @@ def _worker(worker: Found, snapshot: Snapshot) -> tuple[object, ...]:
         _of(worker["lifetime"] or 0, pool["lifetimeOfWorker"]),
         "-" if worker["memoryMib"] is None else _of(worker["memoryMib"], pool["memoryLimitMib"]),
         _age(snapshot.at - worker["startedAt"]),
-        left + (worker["reason"] or ""),
+        left + (worker["reason"] or worker.get("suspect") or ""),
     )
 
 

@@ -23,17 +23,26 @@ RECYCLES: Final = {
 
 DEATHS: Final = {
     "launch failed": re.compile(r" did not start\b"),
-    "no Redis": re.compile(r"no Redis at "),
+    "no Redis": re.compile(r"no Redis at |Redis (refused|did not answer|at \S+ is away): "),
     "late": re.compile(r"not available \d"),
     "silent": re.compile(r"silent for \d"),
     "memory limit": re.compile("memory limit$"),
     "browser server hung": re.compile("browser server hung$"),
+    "browser hung": re.compile("^browser hung$"),
     "browser server ended": re.compile("the browser server ended|browser server lost"),
     "browser ended": re.compile("^browser (ended|crashed)"),
+    "browser unreadable": re.compile("^the browser says what is no JSON"),
     "worker ended": re.compile("worker ended with "),
     "not forked": re.compile("cannot start a worker"),
 }
 """How a worker dies: the first pattern that is in the sentence counts."""
+
+SERVER_ERRORS: Final = {
+    "browser": "browser connection",
+    "too long": "message too long",
+    "client": "session",
+}
+"""Errors in browser servers, by the kinds that these tell (pwgrid/worker/browser/error_counts.cjs)."""
 
 OTHER: Final = "other"
 NO_SIGNAL: Final = "none"
@@ -62,7 +71,7 @@ def death_class(reason: str) -> tuple[str, str]:
 
 class EventCounts:
     """Histograms in seconds: `launch` is the time from the fork until a worker is warm, `drain` how long the sessions
-    of a drain went on, `canary` the time to the first page of an idle browser."""
+    of a drain went on, `canary` the time to a page that the grid opens itself."""
 
     def __init__(self) -> None:
         self.starts = 0
@@ -73,6 +82,7 @@ class EventCounts:
         # All begin at 0: Prometheus sees no increase in a series that begins with its first event.
         self._recycles = Counter(dict.fromkeys(RECYCLES.values(), 0))
         self._deaths = Counter({(reason, NO_SIGNAL): 0 for reason in (*DEATHS, OTHER)})
+        self._server_errors = Counter(dict.fromkeys((*SERVER_ERRORS.values(), OTHER), 0))
 
     def drains(self, reason: str) -> None:
         """A worker begins to drain; counted if that is a recycle."""
@@ -83,11 +93,15 @@ class EventCounts:
         self._deaths[death_class(reason)] += 1
 
     def tried(self, seconds: float, *, is_well: bool) -> None:
-        """An idle browser was tried (canary), and took `seconds`."""
+        """A browser was tried (canary), and took `seconds`."""
         if is_well:
             self.canary.observe(seconds)
         else:
             self.canary_failures += 1
+
+    def server_failed(self, kind: str, times: int) -> None:
+        """Nobody waited for an error in a browser server."""
+        self._server_errors[SERVER_ERRORS.get(kind, OTHER)] += times
 
     def as_data(self) -> dict[str, Any]:
         return {
@@ -98,4 +112,5 @@ class EventCounts:
             "drain": self.drain.as_data(),
             "canary": self.canary.as_data(),
             "canaryFailures": self.canary_failures,
+            "serverErrors": dict(self._server_errors),
         }

@@ -140,14 +140,16 @@ class Pool:
 
     def figures(self) -> PoolFigures:
         """What readiness depends on."""
-        available = sum(record.life.status is WorkerStatus.AVAILABLE for record in self.records)
-        return PoolFigures(self.workers, available, self.reason and without_places(self.reason))
+        available = [record for record in self.records if record.life.status is WorkerStatus.AVAILABLE]
+        suspect = sum(record.suspicion is not None for record in available)
+        return PoolFigures(self.workers, len(available), self.reason and without_places(self.reason), suspect=suspect)
 
     def roster_entry(self) -> dict[str, Any]:
         """What the proxy sees of it."""
         return {
             **self._common(),
             "reason": self.figures().reason,
+            "suspect": self.figures().suspect,
             "slots": self.settings.slots,
             "lifetime": self.settings.lifetime,
             "headless": self.settings.headless,

@@ -14,6 +14,7 @@ from typing import Any
 from pwgrid.common.selectors_loop import Loop, Timer
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WARM
+from pwgrid.control.frames import Frame
 from pwgrid.control.master_side import MasterSide
 from pwgrid.master.child import Child, adopted_child, fork_linked
 from pwgrid.master.config import MasterConfig
@@ -23,6 +24,7 @@ from pwgrid.master.policy.worker_state_machine import Purpose, WorkerLife
 from pwgrid.runtime.browser_process_tree import Tree
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.child_files import ChildState
+from pwgrid.runtime.directory import worker_dir
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 
@@ -57,8 +59,12 @@ class ManagedWorker:
     counted_at: float = math.inf
     slots: int = 0
     runs: list[dict[str, Any]] = field(default_factory=list)
+    suspicion: str | None = None
+    """Why it takes no new client now: its browser may be sick."""
     memory: Footprint = field(default_factory=Footprint)
     recycle: str | None = None
+    told: Frame = field(default_factory=dict)
+    """The state that it gets."""
     has_told_drain: bool = False
     """Whether `active` was reported after its drain began."""
 
@@ -91,7 +97,15 @@ class ManagedWorker:
             "memoryMib": self.memory.memory_mib,
             "drainLeftS": self._drain_left_s(),
             "reason": self.life.reason or self.recycle,
+            "suspect": self.suspicion,
         }
+
+    def tell(self, **news: object) -> None:
+        """Send it its state with what is new in it, if anything is."""
+        told = {**self.told, **news}
+        if told != self.told and self.link is not None:
+            self.told = told
+            self.link.push_state(told)
 
     def _drain_left_s(self) -> float | None:
         """How many seconds its sessions may still go on; None when it does not drain."""
@@ -116,7 +130,12 @@ def fork_worker(
         common = (*config.common(pool), directory, worker_id, pool)
 
         def run(control: socket.socket) -> int:
-            boot = WorkerArguments(*common, control, ipc, ipc_child, registry_seen=registry_seen, spare=spare)
+            boot = WorkerArguments(
+                *(*common, control, ipc, ipc_child),
+                registry_seen=registry_seen,
+                spare=spare,
+                tokens_file=config.tokens_file,
+            )
             return config.run_worker(boot)
 
         with ipc_child:
@@ -144,7 +163,11 @@ def fork_successor(loop: Loop, config: MasterConfig, record: ManagedWorker, pool
     def run(control: socket.socket) -> int:
         # registry_seen: it must not wait for Redis, since its sessions matter more than its registration.
         boot = WorkerArguments(
-            *common, control, ipc, None, adopt_node_pid=node_pid, registry_seen=True, sessions_until=until
+            *(*common, control, ipc, None),
+            adopt_node_pid=node_pid,
+            registry_seen=True,
+            sessions_until=until,
+            tokens_file=config.tokens_file,
         )
         return config.run_worker(boot)
 
@@ -167,7 +190,7 @@ def adopt_worker(loop: Loop, config: MasterConfig, state: ChildState) -> Managed
         browser_type=browser_type,
         life=life,
         child=child,
-        tree=Tree(0 if child.has_ended else child.pid, config.runtime.directory / "w" / state.name, anywhere=True),
+        tree=Tree(0 if child.has_ended else child.pid, worker_dir(config.runtime.directory, state.name), anywhere=True),
         forked_at=state.forked_at,
         warm_since=state.forked_at if life.status in WARM else math.inf,
         settings=state.settings,

@@ -33,6 +33,7 @@ from pwgrid.runtime.browser_process_tree import Table, process_table
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.process_identity import find_process
 from pwgrid.settings.pools import PoolSettings
+from pwgrid.tokens.tokens import operators_token_id
 
 log = structlog.get_logger()
 
@@ -40,6 +41,7 @@ _NO_MORE_PROCESSES: Final = " (no more processes may be started: raise TasksMax=
 """Which limit it is, the unit's, the container's or the user's, the error does not tell."""
 
 DRAINED_KEPT: Final = 256
+ENDED_TOKENS_KEPT: Final = 100
 
 
 class Workers:
@@ -62,6 +64,9 @@ class Workers:
         self._proxies = proxies
         self._trees = loop.timer(self._learn_trees_in_time)
         self._clean_up = CleanUp(loop, config.runtime, self._cleaned_up)
+        self._told: Frame = {"operatorsToken": _operators_token(config)}
+        """The part of the workers' state that is the same for all."""
+        self._ended_tokens: deque[str] = deque(maxlen=ENDED_TOKENS_KEPT)
 
     def _new_pool(self, settings: PoolSettings) -> Pool:
         return Pool(settings, self._loop.now(), self.records)
@@ -83,6 +88,7 @@ class Workers:
         for pool in there.values():
             pool.remove()
         self.pools.update(there)
+        self.tell_state(operatorsToken=_operators_token(self._config))
 
     def observe(self, now: float, host_guard: str | None) -> None:
         """See how the pools are; `host_guard` says why no worker may be started now."""
@@ -191,6 +197,17 @@ class Workers:
         """Kill a worker that takes too much memory, and its tree; its sessions fail for `reason`."""
         self._do(record, record.life.takes_too_much_memory(reason))
 
+    def tell_state(self, **news: object) -> None:
+        """Send all workers, and those to come, what is new in their state."""
+        self._told |= news
+        for record in self.records.values():
+            record.tell(**self._told)
+
+    def end_of_token(self, name: str) -> None:
+        """Have all workers, and those to come, end the sessions and leases of tokens of this name that are gone."""
+        self._ended_tokens.append(name)
+        self.tell_state(endedTokens=list(dict.fromkeys(self._ended_tokens)))
+
     def tell_all(self, name: str, data: Frame) -> None:
         for record in self.records.values():
             self._send(record, name, data)
@@ -231,6 +248,7 @@ class Workers:
                     self._note_warm(record, is_repeated=True)
                 record.active = validate_reports.count(data.get("active"))
                 record.runs = validate_reports.holders(data.get("runs"))
+                record.suspicion = validate_reports.sentence(data.get("suspect"), "") or None
                 self.pools[record.pool].count_sessions(record, validate_reports.count(data.get("lifetime")), now)
             case {"t": "stopping"} if life.status in BEFORE_A_DRAIN:
                 self._do(record, life.says(WorkerEvent.DRAINS, "stopping", now, self._config.settings))
@@ -238,13 +256,20 @@ class Workers:
                 record.launched = validate_reports.launched(data)
                 self._files.worker(record)
                 self._trees.arm(now)  # learn the browser's processes while they are still below the worker
-            case {"t": "event", "name": "canary", "data": data}:
-                tally, seconds = self.pools[record.pool].tally, validate_reports.seconds(data.get("s"))
-                tally.tried(seconds or 0.0, is_well=bool(data.get("ok")))
+            case {"t": "event", "name": "canary" | "errors" as name, "data": data}:
+                self._count(record, name, data)
             case {"t": "event", "name": name, "data": data} if name in REPORTS:
                 self._said(record, name, data)
             case {"t": "event", "name": name}:
                 log.warning("event_unknown", worker=record.worker_id, name=name)
+
+    def _count(self, record: ManagedWorker, name: str, data: Frame) -> None:
+        tally = self.pools[record.pool].tally
+        if name == "canary":
+            tally.tried(validate_reports.seconds(data.get("s")) or 0.0, is_well=bool(data.get("ok")))
+            return
+        for kind, number in dict(data.get("counts", {})).items():
+            tally.server_failed(kind, validate_reports.count(number))
 
     def _said(self, record: ManagedWorker, name: str, data: Frame) -> None:
         now, life = self._loop.now(), record.life
@@ -430,6 +455,8 @@ class Workers:
         )
         if control is not None:
             record.link.attach(control)
+        record.told = {}
+        record.tell(**self._told)
         record.child.watch(lambda ended: self._exited(record, ended))
         record.late = self._loop.timer(lambda: self._on_late(record))
         self._trees.arm(min(self._trees.when, self._loop.now() + self._config.settings.memory_check_interval))
@@ -438,6 +465,10 @@ class Workers:
 
     def _on_late(self, record: ManagedWorker) -> None:
         self._on_silence(record, f"not available {self._loop.now() - record.forked_at:.0f} s after its start")
+
+
+def _operators_token(config: MasterConfig) -> str:
+    return operators_token_id(config.settings.token.get_secret_value())
 
 
 def _why(record: ManagedWorker, ended: Exit) -> str:

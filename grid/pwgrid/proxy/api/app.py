@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends, FastAPI
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 
 from pwgrid import __version__
@@ -13,6 +14,7 @@ from pwgrid.proxy.api.grid import health_routes, operator_routes, pool_command_r
 from pwgrid.proxy.api.leases import lease_routes
 from pwgrid.proxy.api.metrics import RequestCounts, Requests, metrics_route
 from pwgrid.proxy.api.requests_as_sent import RequestsAsSent
+from pwgrid.proxy.api.requests_without_route import UsualRequests, WithoutRoute
 from pwgrid.proxy.api.roles_and_body_limits import check_all_name_a_role
 from pwgrid.proxy.api.sessions import session_routes
 from pwgrid.proxy.policy.access import Access
@@ -32,9 +34,12 @@ def create_app(grid: "Proxy", access: Access) -> FastAPI:
         docs_url=None,  # FastAPI's own pages take their files from another host
         redoc_url=None,
         servers=[{"url": "."}],  # where this description is, perhaps below the path of a reverse proxy
+        openapi_url=None,  # its own route would check no Host
+        redirect_slashes=False,  # a redirect goes to the Host that the request names
         exception_handlers=HANDLERS,
     )
     requests = Requests()
+    app.add_middleware(UsualRequests)
     app.add_middleware(RequestCounts, counted=requests)
     app.add_middleware(RequestsAsSent, access=access)  # the last one added gets a request first
     app.state.access = access
@@ -56,4 +61,6 @@ def create_app(grid: "Proxy", access: Access) -> FastAPI:
         check_all_name_a_role(router)
         app.include_router(router, **of_all)
     app.include_router(live_routes(grid))  # WebSockets, which check roles themselves
+    routes = [route for router, _ in routers for route in router.routes if isinstance(route, APIRoute)]
+    app.router.routes.append(WithoutRoute(routes))
     return app

@@ -9,14 +9,14 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from pwgrid.proxy import dashboard
 from pwgrid.proxy.api.roles_and_body_limits import OPEN_TO_ALL
-from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.refusal import nothing_at
 
 _DASHBOARD: Final = Path(dashboard.__file__).with_name("static")
 _SWAGGER: Final = ("swagger-ui-bundle.js", "swagger-ui.css", "favicon.png")
@@ -56,20 +56,26 @@ async def icon() -> None:
     """Answers browsers, which always ask for an icon, with nothing."""
 
 
-@router.api_route("/dashboard", methods=["GET", "HEAD"])
+@router.get("/dashboard")
 async def page(request: Request) -> Response:
     return file_of_dashboard("index.html", request)
 
 
-@router.api_route("/dashboard/", methods=["GET", "HEAD"])
+@router.get("/dashboard/")
 async def page_with_slash(request: Request) -> Response:
     """Redirects to the path without the slash, where the page's relative links are right."""
     return RedirectResponse(f"../dashboard?{request.url.query}" if request.url.query else "../dashboard")
 
 
-@router.api_route("/dashboard/{name}", methods=["GET", "HEAD"])
+@router.get("/dashboard/{name}")
 async def file(name: str, request: Request) -> Response:
     return file_of_dashboard(name, request)
+
+
+@router.get("/openapi.json")
+async def description(request: Request) -> Response:
+    app: FastAPI = request.app
+    return JSONResponse(app.openapi())
 
 
 @router.get("/docs")
@@ -88,7 +94,7 @@ async def docs() -> Response:
 @router.get("/docs/{name}")
 async def asset(name: str) -> Response:
     if name not in _SWAGGER:
-        raise Refusal(404, f"there is nothing at /docs/{name[:100]}")
+        raise nothing_at(f"/docs/{name}")
     headers = {**_OF_DOCS, "Cache-Control": "max-age=86400"}
     return Response(_swagger_file(name), headers=headers, media_type=_TYPES[Path(name).suffix])
 
@@ -96,7 +102,7 @@ async def asset(name: str) -> Response:
 def file_of_dashboard(name: str, request: Request) -> Response:
     """Raises Refusal(404) if there is none of that name."""
     if (content := _dashboard_files().get(name)) is None:
-        raise Refusal(404, f"there is nothing at /dashboard/{name[:100]}")
+        raise nothing_at(f"/dashboard/{name}")
     etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
     headers = {**_OF_DASHBOARD, "ETag": etag}
     if request.headers.get("if-none-match") == etag:

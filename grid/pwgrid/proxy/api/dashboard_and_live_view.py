@@ -26,6 +26,7 @@ from pwgrid.proxy.api.sessions import find_session
 from pwgrid.proxy.dashboard.feed import Page
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.refusal import Refusal, no_capacity
+from pwgrid.runtime.directory import worker_dir
 
 if TYPE_CHECKING:
     from pwgrid.proxy.main import Proxy
@@ -70,8 +71,11 @@ def live_routes(grid: Proxy) -> APIRouter:
             raise no_capacity("too many pages look at this grid already: close some")
         await socket.accept()
         you = orjson.dumps({"you": {"name": identity.name, "operator": identity.is_operator}})
+        check = partial(operator, socket)
         async with grid.feed.page() as page:
-            await first_of(_send(socket, page, you, partial(operator, socket)), _until_gone(socket), page.ended.wait())
+            # `_until_refused` for a page that reads nothing, or is told nothing for a while.
+            sends = _send(socket, page, you, check)
+            await first_of(sends, _until_gone(socket), page.ended.wait(), _until_refused(check))
         await close_page(socket, SERVICE_RESTART)
 
     @router.websocket("/v1/live/{id}")
@@ -101,15 +105,23 @@ async def _open_view(
     record = await find_session(grid, session_id, identity)
     if record.status != SessionStatus.RUNNING:
         raise Refusal(409, f"the session does not run: it is {record.status}")
+    try:
+        path = worker_dir(grid.boot.runtime, record.worker_id)
+    except ValueError:  # whatever is in Redis
+        raise _not_shown() from None
     await grid.registry.note_view(session_id)
     grid.feed.sessions.touch(session_id)
     try:
         async with asyncio.timeout(CONNECT_S):
-            reader, writer = await asyncio.open_unix_connection(grid.boot.runtime / "w" / record.worker_id / SOCKET)
+            reader, writer = await asyncio.open_unix_connection(path / SOCKET)
     except OSError:
-        raise no_capacity("the worker of this session cannot show it now") from None
+        raise _not_shown() from None
     writer.write(_packet({"session": session_id}))
     return reader, writer
+
+
+def _not_shown() -> Refusal:
+    return no_capacity("the worker of this session cannot show it now")
 
 
 async def _send(socket: WebSocket, page: Page, first: bytes, check: Callable[[], object]) -> None:

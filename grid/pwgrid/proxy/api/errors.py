@@ -51,11 +51,9 @@ async def _on_bad_query(_request: Request, error: RequestValidationError) -> Res
     return refused(Refusal(400, f"bad {what}: {wrong}"))
 
 
-async def _on_http_error(request: Request, error: HTTPException) -> Response:
-    """Turns Starlette's own errors into sentences."""
-    path = request.url.path[:100]
-    sentences = {400: _NO_BODY, 404: f"there is nothing at {path}", 405: f"{request.method} is not possible at {path}"}
-    sentence = sentences.get(error.status_code, str(error.detail))
+async def _on_http_error(_request: Request, error: HTTPException) -> Response:
+    """Turns FastAPI's own errors into sentences."""
+    sentence = _NO_BODY if error.status_code == 400 else str(error.detail)
     return Response(orjson.dumps({"error": sentence}), error.status_code, error.headers, JSON)
 
 

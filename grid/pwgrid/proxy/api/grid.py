@@ -28,15 +28,15 @@ def health_routes(grid: "Proxy") -> APIRouter:
         """Answers while the proxy runs, whether the grid is ready or not."""
         return models.Health(version=__version__)
 
-    @router.get("/health/ready", responses=problems(503))
+    @router.get("/health/ready", responses=problems(503), response_model_exclude_none=True)
     async def ready() -> models.Ready:
-        """Every pool has an available worker that Redis would choose (all its slots may be taken); else 503 with the
-        reason."""
-        reason = await grid.readiness.problem()
-        if reason is not None:
+        """Every pool has an available worker that would be chosen (all its slots may be taken); else 503 with the
+        reason. `degraded` is there if clients are served without Redis, and says why."""
+        found = await grid.readiness.verdict()
+        if (reason := found.reason) is not None:
             retry_after_s = RETRY_AFTER_STOPPING_S if grid.roster.stopping else RETRY_AFTER_S
             raise Refusal(503, reason, headers=(("Retry-After", str(retry_after_s)),), details={"status": "not ready"})
-        return models.Ready()
+        return models.Ready(degraded=found.degraded)
 
     return router
 
@@ -48,10 +48,11 @@ def operator_routes(grid: "Proxy") -> APIRouter:
     async def status() -> models.Status:
         """Readiness and its reason, live sessions, waiting clients, outcomes."""
         found = await grid.registry.snapshot()
-        reason = await grid.readiness.problem(found)
+        verdict = await grid.readiness.verdict(found)
         return models.Status(
-            ready=reason is None,
-            reason=reason,
+            ready=verdict.reason is None,
+            reason=verdict.reason,
+            degraded=verdict.degraded,
             active_connections=sum(found.active.values()),
             waiting=grid.queue.waiting(),
             waiting_by_run=[models.WaitingRun(**each._asdict()) for each in grid.queue.waiting_by_run()],
@@ -65,7 +66,7 @@ def operator_routes(grid: "Proxy") -> APIRouter:
     async def workers(identity: Operator) -> models.Workers:
         """The registered workers with their counters. `wsEndpoint` is a secret of operators: null if the grid asks for
         no token, since then anybody may ask."""
-        return models.Workers.of(await grid.registry.snapshot(), with_endpoints=identity is not ANYBODY)
+        return models.Workers.of(await grid.registry.snapshot(), grid.roster, with_endpoints=identity is not ANYBODY)
 
     @router.post("/v1/workers/{id}/drain", tags=["workers"], status_code=202, responses=problems(404))
     async def drain(worker_id: Annotated[str, Path(alias="id")], now: bool = False) -> models.Draining:

@@ -95,6 +95,7 @@ def lease_routes(grid: Proxy) -> APIRouter:
             web_socket_endpoint=arrival_of(request).endpoint + lent.path,
             browser_type=ticket.browser_type,
             label_key=str(key),
+            requested_label_key=ticket.fields[records.LABELS],
             expires_at=lent.expires_at,
         )
 
@@ -173,6 +174,7 @@ def _ticket(gateway: Gateway, wanted: models.Borrow, identity: Identity, client:
     assert key.browser_type is not None  # pools have no wildcards
     fields = {
         records.LABELS: wanted.label_key.strip(),
+        records.LABEL_KEY: str(key),
         records.NAME: named,
         records.RUN: run,
         records.TOKEN: identity.name,
@@ -186,6 +188,7 @@ def _ticket(gateway: Gateway, wanted: models.Borrow, identity: Identity, client:
         fields={name: value for name, value in fields.items() if value},
         run=run or named,
         token=identity.name,
+        token_id=identity.token_id,
         caps=caps_of(gateway.settings, identity, label=str(key), run=run or named),
         refusal=partial(gateway.access.revoked, identity),
         borrows=True,
@@ -268,6 +271,7 @@ async def _take(gateway: Gateway, lease_id: LeaseId, secret: str, expires_at: fl
         "client": ticket.client,
         "secret": secret,
         "expiresAt": expires_at,
+        records.TOKEN_ID: ticket.token_id,
         "told": {name: text for name, text in ticket.told().items() if name != EXPIRES_AT},
     }
     try:

@@ -140,8 +140,18 @@ EARLY_DEATHS: Final = gauge(
 )
 DRAIN: Final = histogram("pwgrid_worker_drain_seconds", _M, "How long the sessions of a drain went on", POOL)
 DRAIN_TIMEOUTS: Final = counter("pwgrid_drain_timeouts", _M, "Drains that cut sessions", POOL)
-CANARY: Final = histogram("pwgrid_canary_first_page_seconds", _M, "An idle browser's time to its first page", POOL)
-CANARY_FAILURES: Final = counter("pwgrid_canary_failures", _M, "Tries of an idle browser that failed", POOL)
+SUSPECT: Final = gauge(
+    "pwgrid_workers_suspect", _M, "Available workers that take no new client, since their browser may be sick", POOL
+)
+CANARY: Final = histogram("pwgrid_canary_first_page_seconds", _M, "A browser's time to a page of the grid's own", POOL)
+CANARY_FAILURES: Final = counter("pwgrid_canary_failures", _M, "Tries of a browser that failed", POOL)
+SERVER_ERRORS: Final = counter(
+    "pwgrid_browser_server_errors",
+    _M,
+    "Errors in browser servers that nobody waited for: in a session, in the connection to the browser, a message of it "
+    "that was too long, and others",
+    (*POOL, "kind"),
+)
 
 MEMORY: Final = gauge("pwgrid_pool_memory_bytes", _M, "Memory of all workers with their browsers (MEMORY_METRIC)", POOL)
 LARGEST: Final = gauge("pwgrid_largest_worker_memory_bytes", _M, "Memory of the largest worker with its browser", POOL)
@@ -182,6 +192,9 @@ REFUSALS: Final = counter(
 )
 HTTP: Final = counter("pwgrid_proxy_http_requests", _P, "Requests to the API", ("route", "method", "status"))
 REDIS_UP: Final = gauge("pwgrid_redis_up", _P, "1 if Redis has answered this scrape; else its figures are missing")
+REDIS_WRITABLE: Final = gauge(
+    "pwgrid_redis_writable", _P, "1 if Redis takes writes; else clients are served without it"
+)
 REDIS_SECONDS: Final = histogram("pwgrid_proxy_redis_exchange_seconds", _P, "How long Redis took for a pipeline")
 
 BUILD: Final = gauge(
@@ -232,7 +245,7 @@ def metrics_route(grid: Proxy, requests: Requests) -> APIRouter:
             found = await grid.registry.snapshot()
         except RegistryUnavailable:
             found = None
-        reason = await grid.readiness.problem(found) if found is not None else grid.roster.not_ready()
+        reason = (await grid.readiness.verdict(found)).reason if found is not None else grid.roster.not_ready()
         scrape = Scrape(grid, found, requests, is_ready=reason is None, by_worker=by is not None)
         return Response(exposition(scrape), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
@@ -308,6 +321,7 @@ def _of_master(roster: Roster) -> Iterator[Metric]:
     statuses = Counter((worker.browser_type, worker.pool, worker.status) for worker in roster.workers.values())
     yield WORKERS_WANTED.of((key, pool.wanted) for key, pool in pools.items())
     yield SLOTS_WANTED.of((key, pool.wanted * pool.slots) for key, pool in pools.items())
+    yield SUSPECT.of((key, pool.suspect) for key, pool in pools.items())
     yield DRAIN_TIMEOUTS.of((key, pool.drain_timeouts) for key, pool in pools.items())
     yield WORKERS.of(((*key, status), statuses[*key, status]) for key in pools for status in _STATUSES)
     if roster.metrics:
@@ -323,6 +337,9 @@ def _of_tallies(told: Mapping[str, Any]) -> Iterator[Metric]:
     yield STARTS.of((key, pool["starts"]) for key, pool in pools.items())
     yield EARLY_DEATHS.of((key, pool["earlyDeaths"]) for key, pool in pools.items())
     yield CANARY_FAILURES.of((key, pool["canaryFailures"]) for key, pool in pools.items())
+    yield SERVER_ERRORS.of(
+        ((*key, kind), count) for key, pool in pools.items() for kind, count in pool.get("serverErrors", {}).items()
+    )
     yield RECYCLES.of(
         ((*key, reason), count) for key, pool in pools.items() for reason, count in pool["recycles"].items()
     )
@@ -341,6 +358,7 @@ def _of_proxy(scrape: Scrape) -> Iterator[Metric]:
     grid = scrape.grid
     figures = grid.gateway.figures
     yield REDIS_UP.of([((), scrape.found is not None)])
+    yield REDIS_WRITABLE.of([((), scrape.found is not None and scrape.found.write_fault is None)])
     yield BUILD.of([((__version__, platform.python_version()), 1)])
     yield READY.of([((), scrape.is_ready)])
     yield WAITING.of(((pool.browser_type, name), grid.queue.waiting(name)) for name, pool in grid.roster.pools.items())

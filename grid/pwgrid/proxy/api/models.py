@@ -10,7 +10,18 @@ from pydantic.alias_generators import to_camel
 
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.types import BrowserType
-from pwgrid.registry.records import EXPIRES_AT, LABELS, NAME, RUN, TOKEN, RegistrySnapshot, SessionRecord, number
+from pwgrid.proxy.roster import Roster
+from pwgrid.registry.records import (
+    EXPIRES_AT,
+    LABEL_KEY,
+    LABELS,
+    NAME,
+    RUN,
+    TOKEN,
+    RegistrySnapshot,
+    SessionRecord,
+    number,
+)
 from pwgrid.settings.value_types import MAX_WORKERS
 
 MAX_PAGE: Final = 1000
@@ -44,9 +55,10 @@ class Health(_Model):
 
 
 class Ready(_Model):
-    """Every pool can take a session."""
+    """Every pool can take a session. `degraded` says without what, if clients are served without Redis."""
 
     status: Literal["ready"] = "ready"
+    degraded: str | None = None
 
 
 class ActiveConnections(_Model):
@@ -77,11 +89,13 @@ class WaitingRun(_Model):
 
 
 class Status(_Model):
-    """The grid at a glance. `reason` says why it is not ready. `outcomes` are totals of ended sessions, which only
-    rise; `takenBack` are those of them that were presumed wrongly."""
+    """The grid at a glance. `reason` says why it is not ready, `degraded` why clients are served without Redis.
+    `outcomes` are totals of ended sessions, which only rise; `takenBack` are those of them that were presumed
+    wrongly."""
 
     ready: bool
     reason: str | None
+    degraded: str | None
     active_connections: int
     waiting: int
     waiting_by_run: list[WaitingRun]
@@ -99,6 +113,8 @@ class Worker(_Model):
     labels: list[str]
     browser_type: str
     status: str
+    suspect: str | None
+    """Why it takes no new client for now although it is available: its browser may be sick."""
     active: int
     lifetime: int
     slots: int
@@ -113,8 +129,9 @@ class Workers(_Model):
     workers: list[Worker]
 
     @classmethod
-    def of(cls, found: RegistrySnapshot, *, with_endpoints: bool) -> "Workers":
+    def of(cls, found: RegistrySnapshot, roster: Roster, *, with_endpoints: bool) -> "Workers":
         """Reads a snapshot. Endpoints are secrets: without `with_endpoints` they are left out."""
+        suspect = {worker.worker_id: worker.suspect for worker in roster.workers.values()}
         return cls(
             workers=[
                 Worker(
@@ -123,6 +140,7 @@ class Workers(_Model):
                     labels=[*worker.labels],
                     browser_type=worker.browser_type,
                     status=worker.status,
+                    suspect=suspect.get(worker.worker_id),
                     active=found.active.get(field, 0),
                     lifetime=found.lifetime.get(field, 0),
                     slots=worker.slots,
@@ -161,6 +179,8 @@ class Session(_Model):
     """Names of the client's launch options that a shared browser ignores."""
     labels: str | None
     """The label key that its client asked for."""
+    label_key: str | None
+    """The pool's label key that serves it."""
     name: str | None
     """What its client calls its run."""
     run: str | None
@@ -194,13 +214,14 @@ class Borrow(_Model):
 
 
 class Borrowed(_Model):
-    """A new lease. `webSocketEndpoint` is secret, and for one connection at a time; `labelKey` is that of the pool
-    which serves the lease."""
+    """A new lease. `webSocketEndpoint` is secret, and for one connection at a time; `labelKey` is the pool's label key
+    that serves the one that was asked for."""
 
     browser_id: str
     web_socket_endpoint: str
     browser_type: BrowserType
     label_key: str
+    requested_label_key: str
     expires_at: float
 
 
@@ -257,7 +278,8 @@ class Lease(_Model):
     client: str
     pool: str
     label_key: str | None
-    """The label key that was asked for."""
+    """The pool's label key that serves the one that was asked for."""
+    requested_label_key: str | None
     run_name: str | None
     run_id: str | None
     token: str | None
@@ -276,7 +298,8 @@ class Lease(_Model):
             ended_at=record.ended_at,
             client=record.client,
             pool=record.pool,
-            label_key=says(LABELS),
+            label_key=says(LABEL_KEY),
+            requested_label_key=says(LABELS),
             run_name=says(NAME),
             run_id=says(RUN),
             token=says(TOKEN),

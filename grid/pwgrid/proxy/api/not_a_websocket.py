@@ -16,7 +16,7 @@ from pwgrid.proxy.policy.refusal import Refusal
 router: Final = APIRouter(dependencies=[OPEN_TO_ALL], include_in_schema=False)
 
 
-@router.api_route("/", methods=["GET", "HEAD", "POST"])
+@router.api_route("/", methods=["GET", "POST"])
 @router.get("/playwright/{path:path}")
 @router.get("/lease/{path:path}")
 async def hint(request: Request) -> Response:
@@ -47,7 +47,6 @@ async def endpoint() -> dict[str, str]:
 
 
 @router.get("/json/version")
-@router.get("/json/version/")
 async def devtools_endpoint(request: Request) -> dict[str, str]:
     """Sends clients of the DevTools protocol to an endpoint that tells them that the grid does not speak it."""
     query = f"?{request.url.query}" if request.url.query else ""

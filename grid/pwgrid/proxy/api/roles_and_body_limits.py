@@ -4,7 +4,7 @@ Each route of the API names the role that it needs. The proxy does not start whi
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends
@@ -31,19 +31,22 @@ def identify(connection: HTTPConnection, *, from_own_page: bool) -> Identity:
     return _access(connection).check(headers, parameters, local, arrival, from_own_page=from_own_page)
 
 
-async def _open(request: Request) -> None:
+def check_open(connection: HTTPConnection) -> None:
+    """For what asks for no token. Raises Refusal for a Host that is no name of the grid."""
     # Load balancers check health with HTTP/1.0, which has no Host.
-    if "host" in request.headers or request.scope.get("http_version") != "1.0":
-        headers = Headers(request.headers.items())
-        _access(request).check_host(headers, request.scope.get("server"), arrival_of(request))
+    if "host" in connection.headers or connection.scope.get("http_version") != "1.0":
+        headers = Headers(connection.headers.items())
+        _access(connection).check_host(headers, connection.scope.get("server"), arrival_of(connection))
 
 
-async def _client(request: Request) -> Identity:
+def check_client(connection: HTTPConnection) -> Identity:
+    """For what takes every token. Returns who asks. Raises Refusal for those who may not use the grid."""
     # Browsers send the dashboard's Origin with its requests, except with GET and HEAD.
-    return identify(request, from_own_page=request.method not in ("GET", "HEAD"))
+    return identify(connection, from_own_page=connection.scope.get("method") not in ("GET", "HEAD"))
 
 
-async def _operator(identity: Annotated[Identity, Depends(_client)]) -> Identity:
+def check_operator(identity: Identity) -> Identity:
+    """For what takes an operator's token. Raises Refusal for a client's."""
     if not identity.is_operator:
         raise Refusal(
             403,
@@ -51,6 +54,18 @@ async def _operator(identity: Annotated[Identity, Depends(_client)]) -> Identity
             "this takes an operator's",
         )
     return identity
+
+
+async def _open(request: Request) -> None:
+    check_open(request)
+
+
+async def _client(request: Request) -> Identity:
+    return check_client(request)
+
+
+async def _operator(identity: Annotated[Identity, Depends(_client)]) -> Identity:
+    return check_operator(identity)
 
 
 OPEN_TO_ALL: Final[Any] = Depends(_open)
@@ -71,7 +86,7 @@ def check_all_name_a_role(router: APIRouter) -> None:
     nobody = [
         getattr(route, "path", str(route))
         for route in router.routes
-        if not (isinstance(route, APIRoute) and _names_a_role(route.dependant))
+        if not (isinstance(route, APIRoute) and any(_roles(route.dependant)))
     ]
     if nobody:
         raise RuntimeError(
@@ -79,8 +94,22 @@ def check_all_name_a_role(router: APIRouter) -> None:
         )
 
 
-def _names_a_role(dependant: Dependant) -> bool:
-    return dependant.call in (_open, _client, _operator) or any(map(_names_a_role, dependant.dependencies))
+def check_role(route: APIRoute, connection: HTTPConnection) -> None:
+    """Raises Refusal unless who asks has the role that the route needs."""
+    roles = set(_roles(route.dependant))
+    if roles == {_open}:
+        check_open(connection)
+        return
+    identity = check_client(connection)
+    if _operator in roles:
+        check_operator(identity)
+
+
+def _roles(dependant: Dependant) -> Iterator[object]:
+    if dependant.call in (_open, _client, _operator):
+        yield dependant.call
+    for each in dependant.dependencies:
+        yield from _roles(each)
 
 
 def _access(connection: HTTPConnection) -> Access:

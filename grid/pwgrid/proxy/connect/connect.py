@@ -16,16 +16,18 @@ from uvicorn.server import ServerState
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
+from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.proxy.client_traces import Attempt, attempting
 from pwgrid.proxy.connect.gateway import SUCCESSOR_S, Gateway
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, clear_marks, may_be_served
 from pwgrid.proxy.connect.http_or_upgrade import parse_head
 from pwgrid.proxy.policy.arrival import Address, Arrival
 from pwgrid.proxy.policy.connect_request import ConnectRequest, LeasePath, browser_server_headers, decide
-from pwgrid.proxy.policy.refusal import Refusal, no_capacity
+from pwgrid.proxy.policy.refusal import Refusal, no_capacity, no_such_lease
 from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.select.queue import ClientGone, Ticket
 from pwgrid.registry import records
+from pwgrid.tokens.tokens import OPERATORS_TOKEN
 
 log = structlog.get_logger()
 
@@ -131,22 +133,21 @@ class ConnectingClient(asyncio.Protocol):
             fields=_fields(wanted),
             run=wanted.name,
             token=wanted.identity.name,
+            token_id=wanted.identity.token_id,
             caps=caps_of(gateway.settings, wanted.identity, label=wanted.label_key, run=wanted.name),
             refusal=partial(gateway.access.revoked, wanted.identity),
         )
         wanted.identity.check_pool(ticket.pool)
         if wanted.worker_id is not None:
             await gateway.selector.check_endpoint(wanted.browser_type, wanted.worker_id, wanted.endpoint_path)
-        passed_on = self._passed_on(headers)
-        if ticket.fields:
-            passed_on["told"] = ticket.told()
+        passed_on = self._passed_on(headers) | self._told_of(ticket)
         if self._attempt is not None:
             self._attempt.asks(ticket)
         while True:
             worker_id = await gateway.slot(ticket, self._attempt)
             since = time.monotonic()
             try:
-                served_at = await self._offer(worker_id, ticket.session_id, passed_on)
+                served_at = await self._offer_if_allowed(worker_id, ticket, passed_on)
             except (ClientGone, Refusal):
                 await gateway.selector.give_back(ticket)
                 raise
@@ -169,9 +170,12 @@ class ConnectingClient(asyncio.Protocol):
     async def _serve_with_lease(self, lease: LeasePath, headers: Headers) -> None:
         """Hands the client over to the worker of its lease. It takes no slot of its own."""
         gateway = self._gateway
+        worker = gateway.roster.workers.get(lease.worker_id)
+        if worker is not None and worker.browser_type != lease.browser_type:
+            raise no_such_lease()
         passed_on = {**self._passed_on(headers), "lease": [lease.lease_id, lease.secret]}
         if self._attempt is not None:
-            self._attempt.asks_of(gateway.roster.workers.get(lease.worker_id))
+            self._attempt.asks_of(worker)
         until = self._loop.time() + SUCCESSOR_S
         reason = ""
         while True:
@@ -189,7 +193,8 @@ class ConnectingClient(asyncio.Protocol):
                 reason = reason if reason and failure.reason == IN_USE else failure.reason
                 if failure.is_refusal or not await gateway.may_answer_again(lease.worker_id, until):
                     is_known = lease.worker_id in gateway.roster.workers
-                    raise _lease_not_served(reason, is_known=is_known) from None
+                    ended = failure.ended or (EndReason.GRID_STOPPED if gateway.roster.stopping else None)
+                    raise _lease_not_served(reason, ended, is_known=is_known) from None
         self._let_go(lease.worker_id, session_id, served_at)
 
     def _passed_on(self, headers: Headers) -> dict[str, object]:
@@ -199,6 +204,13 @@ class ConnectingClient(asyncio.Protocol):
         if self._attempt is not None:
             passed_on["trace"] = self._attempt.traceparent()
         return passed_on
+
+    @staticmethod
+    def _told_of(ticket: Ticket) -> dict[str, object]:
+        """Returns what the worker gets of a client without a lease, beside that."""
+        token_id = "" if ticket.token == OPERATORS_TOKEN else ticket.token_id  # a browser server gets it, too
+        told = {"told": ticket.told() if ticket.fields else {}, records.TOKEN_ID: token_id}
+        return {name: value for name, value in told.items() if value}
 
     def _may_compress(self) -> bool:
         """Whether the client may use permessage-deflate: as COMPRESSION says; for `auto`, not from this host itself."""
@@ -216,6 +228,13 @@ class ConnectingClient(asyncio.Protocol):
         self._transport.abort()
         if self._attempt is not None:
             self._attempt.served(worker_id, session_id, served_at)
+
+    async def _offer_if_allowed(self, worker_id: str, ticket: Ticket, passed_on: Mapping[str, object]) -> float:
+        """As `_offer`. Raises the refusal of a client whose token was revoked since it was checked: this process may
+        have been frozen."""
+        if (refusal := ticket.refusal()) is not None:
+            raise refusal
+        return await self._offer(worker_id, ticket.session_id, passed_on)
 
     async def _offer(self, worker_id: str, session_id: str, passed_on: Mapping[str, object]) -> float:
         """Offers the client to the worker. Returns since when its browser server has it. Raises HandoffFailure,
@@ -263,13 +282,13 @@ class ConnectingClient(asyncio.Protocol):
             self._transport.close()
 
 
-def _lease_not_served(reason: str, *, is_known: bool) -> Refusal:
+def _lease_not_served(reason: str, ended: str | None, *, is_known: bool) -> Refusal:
     """409, 404 or 503: the client of a lease gets no browser. `reason` is the worker's answer, or what happened to the
-    link; `is_known`: the master lists the worker."""
+    link; `ended` is why the lease has ended, where that is known; `is_known`: the master lists the worker."""
     if reason == IN_USE:
         return Refusal(409, "this lease has a client already: it is for one connection at a time")
     if reason == "no such lease" or not is_known:
-        return Refusal(404, "there is no such lease (any more): it was returned, or has expired; borrow another one")
+        return no_such_lease(ended)
     return no_capacity(f"the worker of this lease does not take its client now: {reason}")
 
 
@@ -278,6 +297,7 @@ def _fields(wanted: ConnectRequest) -> dict[str, str]:
     fields = {
         records.IGNORED_OPTIONS: ",".join(wanted.ignored_options),
         records.LABELS: wanted.labels,
+        records.LABEL_KEY: wanted.label_key,
         records.NAME: wanted.name,
         records.TOKEN: wanted.identity.name,
     }

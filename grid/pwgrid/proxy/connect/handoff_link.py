@@ -18,6 +18,7 @@ import orjson
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, despite_reset
 from pwgrid.proxy.policy.refusal import bad_handshake
+from pwgrid.runtime.directory import worker_dir
 
 if TYPE_CHECKING:
     from pwgrid.proxy.client_traces import ClientTraces
@@ -41,21 +42,28 @@ _IN_TIME_S: Final = 0.05
 
 class HandoffFailure(Exception):
     """The worker has not taken the client, or has not answered a question. `reason` is its answer (`draining`, `full`,
-    `late`; then `is_refusal`), or what happened to the link.
+    `late`, `suspect`; then `is_refusal`), or what happened to the link.
 
     `is_dead`: the worker has closed the link, or is gone: it does nothing more with the offer. `open_until`: until when
     a browser server may take the socket, in seconds of the loop's clock; 0 if none can have it, since the offer was not
-    sent, or was refused. `is_served` tells whether one has it.
+    sent, or was refused. `is_served` tells whether one has it. `ended` is why a client's lease has ended, if it has.
     """
 
     def __init__(
-        self, reason: str, *, is_dead: bool = False, is_refusal: bool = False, open_until: float = 0.0
+        self,
+        reason: str,
+        *,
+        is_dead: bool = False,
+        is_refusal: bool = False,
+        open_until: float = 0.0,
+        ended: str | None = None,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.is_dead = is_dead
         self.is_refusal = is_refusal
         self.open_until = open_until
+        self.ended = ended
 
 
 PendingAnswer = asyncio.Future[dict[str, Any] | HandoffFailure]
@@ -95,7 +103,7 @@ class HandoffLink:
         Raises HandoffFailure."""
         answer, deadline = await self._exchange(session_id, packet, fd)
         if answer["refused"] is not None:
-            raise HandoffFailure(answer["refused"], is_refusal=True)
+            raise HandoffFailure(answer["refused"], is_refusal=True, ended=answer.get("ended"))
         served_at: float = answer["servedAt"]
         # Node acknowledges a socket before launcher.cjs looks at the offer's deadline and may drop it.
         if served_at >= deadline - _LATE_ANSWER_S - _IN_TIME_S:
@@ -263,11 +271,11 @@ class Handoffs:
         link = self._links.get(worker_id)
         if link is None or link.closed:
             self._links.pop(worker_id, None)
-            path = self._runtime / "w" / worker_id / "handoff.sock"
             try:
+                path = worker_dir(self._runtime, worker_id) / "handoff.sock"
                 link = self._links[worker_id] = HandoffLink(path, worker_id, self._selector, self._traces)
-            except OSError as error:
-                raise HandoffFailure(f"the worker is gone ({error.strerror})") from None
+            except (OSError, ValueError) as error:  # the latter: its id is none
+                raise HandoffFailure(f"the worker is gone ({getattr(error, 'strerror', error)})") from None
         return link
 
 

@@ -3,7 +3,7 @@ bounds on heads and on idle connections, and with the grid's own refusals."""
 
 import asyncio
 import re
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any, Final
 
 import httptools
@@ -14,7 +14,7 @@ from websockets.datastructures import Headers
 from websockets.frames import Frame
 from websockets.http11 import Request
 
-from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.refusal import Refusal, head_too_large
 from pwgrid.runtime.descriptor_limit import RAISE_IT
 
 log = structlog.get_logger()
@@ -187,6 +187,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """The last bytes before the current segment: a head's end may be split between both."""
         self._has_seen_body = False
         """Whether the current segment has bytes of a body: then the start of the next head is unknown."""
+        self._unfinished = bytearray()
+        """What has come of a head that has not ended yet."""
         self._refusal: Refusal | None = None
         """Ends this connection, after the answers to the requests before it."""
         self._upgrades = False
@@ -221,9 +223,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._head_bytes = len(behind)  # the next head has begun in this segment
             self._await_head()
         self._before = data[-len(_END_OF_HEAD) + 1 :]
+        if not self._in_head or self._has_seen_body:
+            return
+        self._unfinished += behind if self._heads else data
         # on_headers_complete has checked the size of a complete head.
-        if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse_size()
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse_size(parts_of(bytes(self._unfinished)))
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn calls this for what is not HTTP."""
@@ -280,12 +285,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_is_done()
         self._in_head = False
+        self._unfinished.clear()
         self._heads += 1
         if self.parser.get_http_version() not in ("1.0", "1.1"):
             self.send_400_response("")
             return
-        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES:
-            self._refuse_size()
+        sizes = [len(name) + len(value) + 4 for name, value in self.headers]
+        if len(self.url) + sum(sizes) > MAX_HEAD_BYTES:
+            names = [name.decode("latin-1") for name, _ in self.headers]
+            self._refuse_size([("", len(self.url)), *zip(names, sizes, strict=True)])
             return
         if self.parser.should_upgrade() and self._should_upgrade() and self._has_body():
             self._refuse(Refusal(400, "bad WebSocket handshake: it must have no body"))
@@ -325,8 +333,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         else:
             self.transport.close()
 
-    def _refuse_size(self) -> None:
-        self._refuse(Refusal(431, f"the request head is larger than {MAX_HEAD_BYTES} bytes"))
+    def _refuse_size(self, parts: Iterable[tuple[str, int]]) -> None:
+        self._refuse(head_too_large(MAX_HEAD_BYTES, parts))
 
     def _has_body(self) -> bool:
         return any(
@@ -359,6 +367,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.transport.write(refusal.response())
         self.transport.write_eof()
         self._head_timer = self.loop.call_later(LINGER_S, self.transport.abort)
+
+
+def parts_of(head: bytes) -> Iterator[tuple[str, int]]:
+    """Yields the headers of a head, perhaps cut off, with their sizes; its first line as ""."""
+    for number, line in enumerate(head.lstrip(b"\r\n").split(b"\r\n")):
+        name = line.partition(b":")[0].decode("latin-1").strip() if number else ""
+        yield name, len(line) + 2
 
 
 def is_dashboard_head(head: bytes) -> bool:

@@ -20,6 +20,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from pwgrid import __version__
 from pwgrid.common.errors import GridError, RegistryUnavailable
+from pwgrid.common.launch_failure import without_places
 from pwgrid.common.session_lifecycle import LIVE, SessionStatus
 from pwgrid.proxy.connect.refusal_log import Asked
 from pwgrid.proxy.policy.page_content import Event, Sources, View, changes, happened, session_end, view
@@ -266,10 +267,19 @@ class Feed:
             if self._producer is None:  # else it has just looked
                 await self._look_at_registry(with_sessions=False)
                 await self._look_at_master()
-            sample = self._sample()
-            with contextlib.suppress(RegistryUnavailable):
-                text = _SAMPLE.dump_json(sample).decode()
-                await self._grid.registry.keep_sample(text, at_most=MOST_SAMPLES, ttl_s=HOUR_S)
+            await self._keep(self._sample())
+
+    async def _keep(self, sample: Sample) -> None:
+        """Also finds out whether a Redis that answers takes writes."""
+        try:
+            text = _SAMPLE.dump_json(sample).decode()
+            await self._grid.registry.keep_sample(text, at_most=MOST_SAMPLES, ttl_s=HOUR_S)
+        except RegistryUnavailable as error:
+            if error.fault is not None and "redis" not in self._problems:
+                why = without_places(error.fault.what)
+                self._problems["writes"] = f"clients are served without Redis: {why}"
+        else:
+            self._problems.pop("writes", None)
 
     def close(self) -> None:
         """Ends the feed of all pages, so that they connect again. Idempotent."""
@@ -307,6 +317,7 @@ class Feed:
                 await self.sessions.refresh(self._activity)
         except RegistryUnavailable as error:
             self._problems["redis"] = registry_away(error).error
+            self._problems.pop("writes", None)
         else:
             self._problems.pop("redis", None)
 

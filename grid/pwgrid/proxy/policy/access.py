@@ -14,12 +14,9 @@ from websockets.datastructures import Headers
 from pwgrid.proxy.policy.arrival import Address, Arrival, Arrivals
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.settings.model import is_loopback
-from pwgrid.tokens.tokens import NO_TOKENS, Role, Tokens
+from pwgrid.tokens.tokens import NO_TOKENS, OPERATORS_TOKEN, Role, Tokens, operators_token_id
 
 TOKEN_HEADER: Final = "x-hub-secret"
-OPERATORS_TOKEN: Final = "PWGRID_TOKEN"
-"""The identity's name for the token of the settings; no token of `pwgrid token` can have this name."""
-
 WRONG_OR_REVOKED: Final = "the token is wrong, or was revoked: pwgrid token list shows those that this grid knows"
 
 MOST_TOKENS: Final = 3
@@ -59,7 +56,7 @@ class Identity:
     max_sessions: int = 0
     pools: frozenset[str] = frozenset()
     token_id: str = ""
-    """Empty where no token of `pwgrid token` was given."""
+    """Empty where no token was given."""
 
     @property
     def is_operator(self) -> bool:
@@ -132,6 +129,8 @@ class Access:
     """Whether the grid asks for a token even if none exists: other hosts reach it, and no setting allows that."""
     arrivals: Arrivals = field(default_factory=Arrivals)
     failed: FailedLogins = field(default_factory=FailedLogins)
+    is_token_replaced: Callable[[], bool] = lambda: False
+    """Whether a reload has given the grid another `token`, and another proxy serves with that."""
     now: Callable[[], float] = lambda: 0.0
     """Returns seconds of a monotonic clock."""
 
@@ -172,14 +171,18 @@ class Access:
                 "this grid asks for a token: "
                 "send the header 'Authorization: Bearer <token>' or add ?token=<token> to the URL"
             )
+        is_replaced = bool(self.token) and self.is_token_replaced()
         now = self.now()
         wait_s = self.failed.wait_s(peer, now)
         for text in given:
             if (token := tokens.find(text)) is not None:
                 return Identity(token.name, token.role, token.max_sessions, frozenset(token.pools), token.id)
             is_looked_at = self.token and (not wait_s or len(self.token) >= GUESSABLE_CHARACTERS)
-            if is_looked_at and hmac.compare_digest(text.encode(), self.token.encode()):
-                return Identity(OPERATORS_TOKEN)
+            if is_looked_at and not is_replaced and self._is_operators(text):
+                return Identity(OPERATORS_TOKEN, token_id=operators_token_id(self.token))
+        if is_replaced:  # it may be the new one
+            error = f"this grid has another {OPERATORS_TOKEN} now: connect again"
+            raise Refusal(503, error, retry_after_s=1, headers=(("Connection", "close"),))
         if wait_s:
             seconds = math.ceil(wait_s)
             error = f"too many wrong tokens have come from this address: try again in {seconds} s"
@@ -193,9 +196,17 @@ class Access:
     def revoked(self, identity: Identity) -> Refusal | None:
         """Returns the refusal for a client whose token has been revoked since `check`; else None."""
         tokens = self.tokens()
-        if not identity.token_id or tokens.has(identity.token_id) or not self._asks_for_one(tokens):
+        if not identity.token_id or not self._asks_for_one(tokens):
+            return None
+        is_operators = identity.name == OPERATORS_TOKEN
+        if not self.is_token_replaced() if is_operators else tokens.has(identity.token_id):
             return None
         return _unknown(WRONG_OR_REVOKED)
+
+    def _is_operators(self, text: str) -> bool:
+        """Whether this is the token of the settings. A `+` that nobody has escaped in a URL comes as a blank."""
+        given, ours = (each.replace("+", " ").encode() for each in (text, self.token))
+        return hmac.compare_digest(given, ours)
 
     def _asks_for_one(self, tokens: Tokens) -> bool:
         return bool(self.token or tokens.are_there or self.is_closed)

@@ -17,10 +17,10 @@ from pwgrid.proxy.policy.access import ANYBODY, DIRECT, Access, Identity, check_
 from pwgrid.proxy.policy.arrival import Address, Arrival
 from pwgrid.proxy.policy.choose_pool import asked_browser_type, asked_pool, choose_pool
 from pwgrid.proxy.policy.label_match import OfferedLabels
-from pwgrid.proxy.policy.refusal import Refusal, bad_handshake
+from pwgrid.proxy.policy.refusal import CLIENT_URL, Refusal, bad_handshake, nothing_at
 from pwgrid.proxy.roster import PoolView
 
-CONNECT_HINT: Final = "this is a Playwright grid: connect a Playwright client to ws://<host>:<port>/?browser=chromium"
+CONNECT_HINT: Final = f"this is a Playwright grid: connect a Playwright client to {CLIENT_URL}"
 
 _PLAYWRIGHT_AGENT: Final = re.compile(r"Playwright/(\d+\.\d+)")
 _VERSION_CHARACTERS: Final = 20
@@ -69,6 +69,7 @@ class Policy:
 class LeasePath:
     """The path of a borrowed lease's endpoint: names the worker and the lease, and has the lease's secret."""
 
+    browser_type: BrowserType
     worker_id: str
     lease_id: str
     secret: str
@@ -118,7 +119,7 @@ def decide(request: Request, policy: Policy, local: Address, arrival: Arrival = 
         )
     named = _WORKER_PATH.fullmatch(path)
     if named is None and path not in ("", "/"):
-        raise Refusal(404, f"there is nothing at {path[:100]}: connect to ws://<host>:<port>/?browser=chromium")
+        raise nothing_at(path)
     labels = _said(headers, parameters, "labels")
     name = run_name(_said(headers, parameters, "name"), "name")
     labelled = policy.labels.serving(labels, _client_browser(headers)) if labels else None
@@ -142,12 +143,13 @@ def _with_lease(request: Request, policy: Policy, lent: re.Match[str], local: Ad
     policy.access.check_host(request.headers, local, arrival)
     check_origin(request.headers, policy.access.allowed_origins)
     _check_handshake(request)
-    browser_type, client = lent["type"], _client_browser(request.headers)
-    if browser_type not in BROWSER_TYPES:
-        raise Refusal(400, f"unknown browser {browser_type[:40]!r}: use one of {', '.join(BROWSER_TYPES)}")
+    named, client = lent["type"], _client_browser(request.headers)
+    browser_type = next((each for each in BROWSER_TYPES if each == named), None)
+    if browser_type is None:
+        raise Refusal(400, f"unknown browser {named[:40]!r}: use one of {', '.join(BROWSER_TYPES)}")
     if client not in (None, browser_type):
         raise Refusal(400, f"the lease is for {browser_type}, but the client is {client}: make them agree")
-    return LeasePath(lent["worker"], lent["id"], lent["secret"])
+    return LeasePath(browser_type, lent["worker"], lent["id"], lent["secret"])
 
 
 def ignored_launch_options(

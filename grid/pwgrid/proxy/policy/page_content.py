@@ -113,6 +113,7 @@ def _worker(worker: WorkerView, found: Mapping[str, Any], sources: Sources) -> d
         "startedAt": found.get("startedAt"),
         "drainUntil": None if left_s is None else round(sources.status_at + left_s),
         "reason": without_places(reason) if reason else None,
+        "suspect": found.get("suspect"),
     }
 
 

@@ -1,7 +1,8 @@
 """The exception that becomes an HTTP error, for upgrades and the API, its form, and the reasons by which refusals are
 counted."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Final
@@ -13,6 +14,8 @@ from websockets.http11 import Response
 from pwgrid.common.launch_failure import without_places
 from pwgrid.common.wording import counted
 from pwgrid.settings.model import Settings
+
+CLIENT_URL: Final = "ws://<host>:<port>/?browser=chromium"
 
 RETRY_AFTER_S: Final = 5
 RETRY_AFTER_STOPPING_S: Final = 30
@@ -72,6 +75,19 @@ _FULL: Final = {
 """Sentences by what a line is full of."""
 
 
+_SHORTER: Final = {
+    "": "shorten it",
+    "x-playwright-launch-options": "pass fewer launch options (args, env, firefoxUserPrefs): the grid's browsers run "
+    "already, and ignore most of them",
+    "x-playwright-proxy": "name a shorter bypass list",
+    "cookie": "a client needs none",
+}
+"""What the author of a request can do about its largest header; "" is the URL."""
+
+_HEADER_CHARACTERS: Final = 40
+_ODD: Final = re.compile(r"[^a-z0-9_-]")
+
+
 class Refusal(Exception):
     """An HTTP error with the body `{"error": "<sentence>", …}`, which has the `details`, too. A Playwright client shows
     `error` to its user word for word. `retry_after_s` says when to come back, in a header and in the body."""
@@ -107,6 +123,33 @@ class Refusal(Exception):
         headers["Content-Length"] = str(len(body))
         headers["Connection"] = "close"
         return Response(self.status, HTTPStatus(self.status).phrase, headers, body).serialize()
+
+
+def nothing_at(path: str) -> Refusal:
+    """404: an unknown path."""
+    return Refusal(
+        404,
+        f"there is nothing at {path[:100]}: a Playwright client connects to {CLIENT_URL}; "
+        "/docs has the paths of the API, and /dashboard shows the grid",
+    )
+
+
+def head_too_large(most_bytes: int, parts: Iterable[tuple[str, int]]) -> Refusal:
+    """431: a request head is larger than `most_bytes`. `parts` are its headers and its URL (""), as far as they have
+    come, with their sizes: the sentence names the largest."""
+    name, size = max(parts, key=lambda part: part[1], default=("", 0))
+    name = name.lower()
+    shown = f"header {_ODD.sub('?', name[:_HEADER_CHARACTERS])}" if name else "URL"
+    what = _SHORTER.get(name, "shorten it, or leave it out")
+    error = f"the request head is larger than {most_bytes} bytes, of which its {shown} has at least {size}: {what}"
+    return Refusal(431, error)
+
+
+def no_such_lease(ended: str | None = None) -> Refusal:
+    """404: the lease of an endpoint is over. `ended` says why (an EndReason), where that is known."""
+    if ended is None:
+        return Refusal(404, "there is no such lease (any more): it was returned, or has expired; borrow another one")
+    return Refusal(404, f"this lease has ended ({ended}): borrow another one", details={"reason": ended})
 
 
 def bad_handshake(error: str, headers: tuple[tuple[str, str], ...] = ()) -> Refusal:

@@ -39,6 +39,7 @@ class Ticket:
     """The client's name for its run; "" for none."""
     token: str = ""
     """The name of the client's token; "" for none."""
+    token_id: str = ""
     borrows: bool = False
     """Whether it asks for a lease: BORROW_QUEUE_MAX and BORROW_QUEUE_MAX_PER_RUN bound these."""
     caps: Mapping[str, int] = field(default_factory=dict)

@@ -44,8 +44,8 @@ class Selector:
         """Workers of all pools for selections without Redis, those whose turn it is first; the one that was chosen last
         is at the end."""
         self._without_process: set[str] = set()
-        self._full: set[str] = set()
-        """Workers that have refused a client as full, until they say that a slot came free."""
+        self._not_now: set[str] = set()
+        """Workers that have refused a client as full or suspect, until they say that they have a slot."""
         self._silent: dict[str, asyncio.TimerHandle] = {}
 
     async def select(self, ticket: Ticket) -> str | None:
@@ -142,17 +142,18 @@ class Selector:
         self._without_process.add(worker_id)
 
     def not_taken(self, ticket: Ticket, worker_id: str, reason: str) -> None:
-        """Called when a worker has not taken the ticket's client: it is not chosen for that again. One that is full or
-        silent may take the client later: it is chosen for nobody until it has a slot again, or is `awake`."""
-        if reason == "full":
-            self._full.add(worker_id)
+        """Called when a worker has not taken the ticket's client: it is not chosen for that again. One that is full,
+        suspect (its browser may be sick) or silent may take the client later: it is chosen for nobody until it has a
+        slot again, or is `awake`."""
+        if reason in ("full", "suspect"):
+            self._not_now.add(worker_id)
         elif reason != SILENT:
             ticket.excluded.add(worker_id)
 
     def freed(self, worker_id: str) -> None:
         """Called when a worker has a slot again that it has refused a client, or of which it could not tell Redis; also
         when the link is closed over which it would say so."""
-        self._full.discard(worker_id)
+        self._not_now.discard(worker_id)
         self.queue.wake()
 
     def silent(self, worker_id: str) -> None:
@@ -163,7 +164,7 @@ class Selector:
         self._silent[worker_id] = self._loop.call_later(SILENT_S, self._choose_again, worker_id)
 
     def _not_to_choose(self) -> set[str]:
-        return {*self._lost, *self._without_process, *self._full, *self._silent}
+        return {*self._lost, *self._without_process, *self._not_now, *self._silent}
 
     def awake(self, worker_id: str) -> None:
         """Called when a silent worker has answered after all: it may be chosen again."""

@@ -9,12 +9,14 @@ const path = require('node:path');
 const { AsyncLocalStorage } = require('node:async_hooks');
 const { setTimeout: sleep } = require('node:timers/promises');
 
-const { ENDS_THE_SESSION, isWellFormed, judge } = require('./message_guard.cjs');
+const { ENDS_THE_SESSION, isWellFormed, judge, judgeNavigation } = require('./message_guard.cjs');
+const { INTERNAL_ERROR } = require('./session.cjs');
 
 const GOING_GRACE_MS = 5_000; // for a browser that a client has told to end
 const END_LIMIT_MS = 5_000; // for what a client has under way when it goes; then its contexts are closed all the same
 const MALFORMED = 1007; // playwright's own code for a message that is not JSON
 const ENDED_BY_CLIENT = 'client closed the browser';
+const MESSAGE_FAILED = 'message failed';
 const CLOSED_WITH_CLIENT = 'its client has gone';
 const kClient = Symbol('client'); // property of a Playwright connection, and of a context
 // What a command over CDP makes: how its answer names it, and the command that undoes it.
@@ -45,6 +47,7 @@ class Client {
     this.madeOverCdp = new Map(); // by id: the CDP command that undoes it
     this.processes = new Set();
     this.streams = new Set(); // of files
+    this.language = undefined; // of the Playwright that it speaks for, as that says itself
     this.reused = null; // its view of the browser, with a context for reuse of its own
     this.directory = '';
     this.hasDirectory = false; // made by us, and perhaps removed; else there may be one that Playwright has made
@@ -54,7 +57,10 @@ class Client {
     this.blocksFileUrls = clients.options.blockFileUrls;
     this.ownsTracing = false;
     this.isBrowserLevel = false;
-    this.baseUrl = undefined;
+  }
+
+  get certificatePorts() {
+    return [...this.clients.certificatePorts.addresses.keys()];
   }
 
   // Returns whether Playwright gets the message. If not, answers it or ends the session.
@@ -68,8 +74,6 @@ class Client {
       return true;
     if (message.method === 'send')
       this.isBrowserLevel = dispatcher._parent?._type === 'Browser';
-    else if (message.method === 'goto')
-      this.baseUrl = dispatcher._object._page?.browserContext._options.baseURL;
     const verdict = judge(dispatcher._type, message.method, message.params, this);
     if (!verdict)
       return true;
@@ -80,6 +84,34 @@ class Client {
       connection.onmessage({ id: message.id, error: { error: { name: 'Error', message: verdict, stack: '' } } });
     }
     return false;
+  }
+
+  // Playwright sends in the background what a client gets: an error there would reach nobody.
+  ownMessages(connection) {
+    this.connection = connection;
+    const send = connection.onmessage;
+    connection.onmessage = async message => {
+      this.clients.hooks.onAnswer(this, message);
+      try {
+        await send(message);
+      } catch (error) {
+        this.cannotSend(message, error, send);
+      }
+    };
+  }
+
+  // An answer becomes an error. Without one of its events a client would wait for ever.
+  cannotSend({ id, error: isError }, error, send) {
+    if (id === undefined || isError)
+      return this.fail(error);
+    const text = `the answer cannot be sent: ${error.message}`;
+    send({ id, error: { error: { name: 'Error', message: text, stack: '' } } })?.catch?.(again => this.fail(again));
+  }
+
+  // Its connection is not to be trusted any more.
+  fail(error) {
+    this.clients.hooks.onConnectionError(this, error);
+    this.session.end('grid', MESSAGE_FAILED, INTERNAL_ERROR);
   }
 
   // Called for each new object of this client, before Playwright uses it.
@@ -197,6 +229,7 @@ class Client {
     if (this.isGone)
       return;
     this.isGone = true;
+    this.clients.hooks.onGone(this);
     this.processes.forEach(killGroup); // a video that nobody will see; ffmpeg may also be stuck
     this.streams.forEach(each => each.destroy());
     this.contexts.forEach(withoutVideo);
@@ -259,14 +292,17 @@ class Client {
 }
 
 class Clients {
-  // `onGoing` is called GOING_GRACE_MS after the browser has begun to end
-  constructor(playwright, options, onGoing) {
+  // `hooks`: onGoing() is called GOING_GRACE_MS after the browser has begun to end, onCall(client, message) and
+  // onAnswer(client, message) for what a client asks and gets, onGone(client), and onConnectionError(client, error)
+  constructor(playwright, options, certificatePorts, hooks) {
     this.options = options;
-    this.onGoing = onGoing;
+    this.certificatePorts = certificatePorts;
+    this.hooks = hooks;
     this.browser = null;
     this.isBrowserGoing = false;
     this.going = null;
     this.running = new AsyncLocalStorage(); // the client that is being admitted, or whose message is being dispatched
+    this.navigates = false; // its navigations are judged
     this.listeners = new Set(); // for the browser's end, as far as it is known whose they are
     this.lastDirectory = 0;
     this.byDirectory = new Map(); // clients that have one
@@ -288,20 +324,28 @@ class Clients {
       if (dispatcher._type === 'Root')
         this[kClient] = clients.running.getStore(); // undefined for the launcher's own connection
       if (dispatcher._type === 'Root' && this[kClient])
-        this[kClient].connection = this;
+        this[kClient].ownMessages(this);
       else if (dispatcher._type === 'Browser' && !clients.browser)
         clients.ownBrowser(dispatcher._object);
       else if (dispatcher._type === 'Playwright')
         clients.ownListeners(dispatcher);
+      else if (dispatcher._type === 'Page')
+        clients.ownNavigations(dispatcher._object.delegate);
       this[kClient]?.made(dispatcher);
       return registerDispatcher.call(this, dispatcher);
     };
-    prototype.dispatch = function(message) {
+    prototype.dispatch = async function(message) {
       const client = this[kClient];
       if (!client)
         return dispatch.call(this, message);
-      if (client.allows(this, message))
-        return clients.running.run(client, () => dispatch.call(this, message));
+      try {
+        if (!client.allows(this, message))
+          return;
+        clients.hooks.onCall(client, message);
+        await clients.running.run(client, () => dispatch.call(this, message));
+      } catch (error) { // Playwright itself answers what its calls throw
+        client.fail(error);
+      }
     };
   }
 
@@ -315,6 +359,7 @@ class Clients {
       browser.options.browserLogsCollector.recentLogs = () => [];
     const { artifactsDir } = browser.options;
     const client = () => this.running.getStore();
+    this.ownLanguage(browser.options, client);
     Object.defineProperty(browser.options, 'artifactsDir', { get: () => this.directoryOf(client(), artifactsDir) });
     // Each context reads it; Playwright itself makes it when a trace begins.
     Object.defineProperty(browser.options, 'tracesDir', { get: () => this.nameDirectoryOf(client(), artifactsDir) });
@@ -328,6 +373,18 @@ class Clients {
     const { newContextForReuse, contextForReuse } = browser;
     browser.newContextForReuse = (...args) => newContextForReuse.apply(this.reusedBy(client()), args);
     browser.contextForReuse = () => contextForReuse.call(this.reusedBy(client()));
+  }
+
+  // Playwright words errors in the language of the client that connected last, which is the canary's every now and then.
+  ownLanguage(options, client) {
+    let language = options.sdkLanguage;
+    Object.defineProperty(options, 'sdkLanguage', {
+      get: () => client()?.language ?? language,
+      set: value => {
+        if (client())
+          client().language = language = value;
+      },
+    });
   }
 
   // Playwright listens for the browser's end on behalf of each connection, a canary's too, and goes on when the connection is
@@ -344,6 +401,23 @@ class Clients {
     });
   }
 
+  // Where Playwright asks the browser to navigate: for `goto`, and for others, such as the origins of a storage state. `delegate` is
+  // that of any page.
+  ownNavigations(delegate) {
+    if (this.navigates)
+      return;
+    this.navigates = true;
+    const prototype = Object.getPrototypeOf(delegate);
+    const { navigateFrame } = prototype;
+    prototype.navigateFrame = async function(frame, url, ...rest) {
+      const client = frame._page.browserContext[kClient];
+      const refusal = client && judgeNavigation(url, client);
+      if (refusal)
+        throw new Error(refusal);
+      return navigateFrame.call(this, frame, url, ...rest);
+    };
+  }
+
   // What these make is known as the client's from the first moment, also where its call ends before it is made.
   ownMakers(browser, artifactsDir) {
     const wrap = (object, name, replacement) => object?.[name] && override(object, name, (make, ...args) => {
@@ -353,7 +427,7 @@ class Clients {
     wrap(browser, 'doCreateNewContext', (client, make, options) => {
       if (options.recordVideo) // each page of the context has one, also a page that no call has asked for
         options.recordVideo.dir = this.directoryOf(client, artifactsDir);
-      return client.ownContext(make(options));
+      return client.ownContext(this.certificatePorts.settle(options, client.isShared).then(() => make(options)));
     });
     wrap(browser, 'newBrowserCDPSession', (client, make) => client.track(make().then(session => { // it ends with no context
       const { _sessionId: sessionId } = session._session;
@@ -429,7 +503,7 @@ class Clients {
     this.isBrowserGoing = isGoing;
     clearTimeout(this.going);
     if (isGoing)
-      this.going = setTimeout(this.onGoing, GOING_GRACE_MS).unref();
+      this.going = setTimeout(this.hooks.onGoing, GOING_GRACE_MS).unref();
   }
 }
 

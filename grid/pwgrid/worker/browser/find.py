@@ -264,6 +264,11 @@ def install_directories(name: str, places: SearchPaths) -> Iterator[Path]:
             yield from places.installed.glob(f"{prefix}_*_special-{revision}")
 
 
+def ffmpeg_paths(places: SearchPaths) -> list[Path]:
+    """Where the driver looks for the ffmpeg that records its videos, the best path first."""
+    return [directory / "ffmpeg-linux" for directory in install_directories("ffmpeg", places)]
+
+
 def _own(kind: str, places: SearchPaths) -> Iterator[Path]:
     """Yields the driver's own browser, if it is there."""
     for directory in install_directories(kind, places):

@@ -18,6 +18,7 @@ from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.worker.browser.find import FoundBrowser
+from pwgrid.worker.browser.health import HealthTimes
 from pwgrid.worker.close_texts import close_texts
 
 LAUNCHER: Final = Path(__file__).with_name("launcher.cjs")
@@ -43,6 +44,11 @@ _FIREFOX_PREFS: Final[Mapping[str, str | int | bool]] = {
 }
 
 
+_FOR_SHARED_CHROMIUM: Final = "--disable-gpu-process-crash-limit"
+"""Chromium ends itself when its GPU process has crashed three times. Any page can make it crash, by a screenshot of the
+full page that is a million pixels high, for one; and those who share the browser lose no more than a frame by it."""
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
     """What to launch, and for whom. `settings` are those of `pool` (`Settings.of_pool`)."""
@@ -64,13 +70,14 @@ class LaunchSpec:
     def options(self, playwright_core: Path) -> str:
         """The launcher's options, as JSON."""
         settings, pool = self.settings, self.pool
+        is_shared_chromium = self.browser.browser_type == "chromium" and settings.max_concurrent_sessions > 1
         return json.dumps(
             {
                 "browserType": self.browser.browser_type,
                 "executablePath": self.browser.executable,
                 "channel": self.browser.channel,
                 "headless": settings.headless,
-                "args": pool.args,
+                "args": [*pool.args, *([_FOR_SHARED_CHROMIUM] if is_shared_chromium else [])],
                 "proxy": pool.proxy.options() if pool.proxy else None,
                 "chromiumSandbox": settings.chromium_sandbox,
                 "firefoxUserPrefs": _FIREFOX_PREFS,
@@ -81,6 +88,7 @@ class LaunchSpec:
                 "maxDurationS": settings.session_max_duration,
                 "drainTimeoutS": settings.drain_timeout,
                 "launchTimeoutS": settings.launch_timeout,
+                "signAfterS": HealthTimes.of(settings).sign_s,
                 "slots": settings.max_concurrent_sessions,
                 "clientGuard": settings.client_guard,
                 "blockFileUrls": settings.block_file_urls,

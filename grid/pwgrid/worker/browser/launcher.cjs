@@ -7,9 +7,9 @@
 //
 // How a session ends (each end is reported once, and again on `sync` until it is acknowledged):
 //   client  client disconnected · connection lost · protocol error · client closed the browser
-//   browser browser crashed
+//   browser browser crashed · browser connection broken
 //   grid    ping timeout · idle timeout · maximum duration · drain timeout · worker stopped · handshake refused
-//           too late · the reason in a `close` message
+//           too late · message failed · the reason in a `close` or `cut_hanging` message
 'use strict';
 
 const fs = require('node:fs');
@@ -25,7 +25,11 @@ delete process.env.PWGRID_LAUNCH;
 if (options.codeCache)
   nodeModule.enableCompileCache(options.codeCache);
 
+const { BrowserHealth } = require('./browser_health.cjs');
+const { BrowserMessages } = require('./browser_messages.cjs');
+const { CertificatePorts } = require('./certificate_ports.cjs');
 const { Clients } = require('./client_cleanup.cjs');
+const { ErrorCounts } = require('./error_counts.cjs');
 const { serveLiveView } = require('./live_view.cjs');
 const { INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
 
@@ -35,13 +39,17 @@ let httpServer = null; // playwright's own
 let browserServer = null;
 let browserType = null;
 let clients = null;
+let certificatePorts = null;
+let messages = null; // what the browser says, of class BrowserMessages
+let health = null; // of the browser
 let ready = null; // the `ready` message, once the browser is launched
-let browserGone = ''; // how the browser ended, once it has
+let gone = null; // the `gone` message, once the browser has ended or cannot be understood any more
 let stopping = null; // the promise of stop(), once called
 const sessions = new Map(); // session id -> Session
 const unacknowledged = new Map(); // idx -> `closed` message
 let closedIdx = 0;
 let written = Promise.resolve(); // done when the last message is written
+const errors = new ErrorCounts(say);
 const home = { options, isStopping: () => stopping !== null, onOver }; // what every session gets
 
 // ws takes the path of a socket from a URL as it stands there, where a blank is %20, and ends it at the first colon. By way of
@@ -66,15 +74,19 @@ function onMessage(message, socket) {
     case 'ack':
       return void unacknowledged.delete(message.idx);
     case 'ping':
-      return say({ say: 'pong', id: message.id });
+      return say({ say: 'pong', id: message.id, browserSilentMs: Math.round(messages.silentMs()) });
+    case 'ask_browser':
+      return void health.ask().then(() => say({ say: 'browser_answered', id: message.id }), () => {}); // it has ended
+    case 'cut_hanging':
+      return health.cutHanging(message.reason, message.afterS * 1000);
     case 'canary':
       return void canary(message.id, message.timeoutS * 1000);
     case 'sync':
       say({ say: 'live', sessions: [...sessions.keys()], told: told(), ready });
       for (const closed of unacknowledged.values())
         say(closed);
-      if (browserGone)
-        say({ say: 'gone', reason: browserGone });
+      if (gone)
+        say(gone);
       return;
     case 'stop':
       return void stop(message.graceS === undefined ? STOP_GRACE_MS : message.graceS * 1000);
@@ -111,8 +123,8 @@ function takeSession({ session: id, deadline, headers, early, told }, socket) {
     return session.end('grid', 'too late');
   // A proxy that gets no answer knows by this mark that the browser server has its client (pwgrid/proxy/connect/handoff_link.py).
   socket.setNoDelay(true);
-  if (browserGone || clients.isBrowserGoing)
-    return session.refuse('browser', 'browser crashed');
+  if (gone || clients.isBrowserGoing)
+    return session.refuse('browser', gone?.sessions ?? 'browser crashed');
   if (stopping)
     return session.refuse('grid', 'worker stopped');
   try {
@@ -174,7 +186,14 @@ async function launch() {
     shimBidi(require(path.join(options.playwrightCore, 'lib', 'utilsBundle')));
   const playwright = require(options.playwrightCore);
   const { version } = require(path.join(options.playwrightCore, 'package.json'));
-  clients = new Clients(playwright, options, () => browserServer.kill().catch(() => {}));
+  certificatePorts = new CertificatePorts(() => browserServer.process().pid, (times, uid) => say({ say: 'refused', times, uid }));
+  clients = new Clients(playwright, options, certificatePorts, {
+    onGoing: () => browserServer.kill().catch(() => {}),
+    onCall: (client, message) => health?.began(client, message),
+    onAnswer: (client, message) => health?.answered(client, message),
+    onGone: client => health?.gone(client),
+    onConnectionError: (client, error) => errors.note('client', error, client.session.id),
+  });
   browserType = playwright[options.browserType];
   const wsPath = '/' + randomBytes(16).toString('hex');
   const { headless, args, chromiumSandbox, firefoxUserPrefs } = options; // Playwright ignores what is for another browser
@@ -193,17 +212,36 @@ async function launch() {
   });
   ready = {
     say: 'ready', pid: process.pid, browserPid: browserProcess.pid, browserVersion: '', playwrightVersion: version, wsPath,
+    asksBrowser: true, // it answers `ask_browser`
   };
   ready.browserVersion = await tryBrowser(options.launchTimeoutS * 1000);
+  watchBrowser(clients.browser);
+}
+
+function watchBrowser(browser) {
+  health = new BrowserHealth(browser, options.signAfterS * 1000, what => say({ say: 'sign', what }));
+  messages = new BrowserMessages(browser._connection, {
+    onDropped: (what, bytes) => errors.note('too long', `${what} of ${bytes} bytes`),
+    onBroken: error => {
+      errors.note('browser', error);
+      onBrowserGone('browser connection broken', `the browser says what is no JSON: ${error.message}`);
+    },
+    onError: error => errors.note('browser', error),
+  });
 }
 
 function onBrowserExit(code, signal) {
-  if (browserGone || stopping)
+  onBrowserGone('browser crashed', `browser ended (${signal ?? `exit ${code}`})`);
+}
+
+// `why` is for the worker, `reason` that of the sessions.
+function onBrowserGone(reason, why) {
+  if (gone || stopping)
     return;
-  browserGone = `browser ended (${signal ?? `exit ${code}`})`;
-  endAll('browser', 'browser crashed', INTERNAL_ERROR);
+  gone = { say: 'gone', reason: why, sessions: reason };
+  endAll('browser', reason, INTERNAL_ERROR);
   if (ready)
-    say({ say: 'gone', reason: browserGone });
+    say(gone);
   if (!process.connected)
     stop();
 }
@@ -234,11 +272,13 @@ async function tryBrowser(timeoutMs) {
 
 async function canary(id, timeoutMs) {
   const started = performance.now();
+  const { opened } = health;
   let error = null;
   try {
     await tryBrowser(timeoutMs);
   } catch (failure) {
-    error = browserGone || String(failure.message);
+    if (gone || health.opened === opened) // else it is only slow: a client has got a page meanwhile
+      error = gone?.reason ?? String(failure.message);
   }
   say({ say: 'canary', id, ok: error === null, error, ms: Math.round(performance.now() - started) });
 }
@@ -247,7 +287,7 @@ async function canary(id, timeoutMs) {
 
 // playwright-core makes its HTTP server with http.createServer() and lets it listen on a TCP port. Here it listens on a Unix
 // socket in the worker's private directory. Other servers may not listen, or a client could open a public port of this host
-// with browser.bind(). The exception is no HTTP server: a SOCKS proxy on the loopback, which client certificates need.
+// with browser.bind(). The exception is no HTTP server: a proxy for a context with client certificates (certificate_ports.cjs).
 function wrapListening() {
   const { createServer } = http;
   const { listen } = net.Server.prototype;
@@ -265,7 +305,7 @@ function wrapListening() {
   net.Server.prototype.listen = function(port, host, ...rest) {
     if (this instanceof http.Server || typeof port !== 'number' || host !== '127.0.0.1')
       throw new Error('this grid lets no client open a port or socket on its host');
-    return listen.call(this, port, host, ...rest);
+    return certificatePorts.listen(this, listen, ...rest);
   };
 }
 
@@ -322,7 +362,7 @@ function stop(graceMs = STOP_GRACE_MS) {
 
 // Worker and master are both gone: the live sessions may go on for DRAIN_TIMEOUT, then this process ends.
 function onOrphaned() {
-  if (!ready || browserGone || !sessions.size)
+  if (!ready || gone || !sessions.size)
     return void stop();
   setTimeout(() => {
     endAll('grid', 'drain timeout');
@@ -333,8 +373,10 @@ function onOrphaned() {
 function onUncaught(error) {
   if (error instanceof SyntaxError && String(error.stack).includes('parseChannelMessages'))
     return forgetHalfLine();
-  // An error that one client causes inside playwright must not end all sessions; the canary notices a broken server.
-  console.error(error);
+  // What goes on in the background for one client is that client's matter: its connection is whole, and its calls have time limits.
+  // An error that may concern others makes the worker try the browser.
+  const client = clients.running.getStore();
+  errors.note(client ? 'client' : 'other', error, client?.session.id);
 }
 
 async function main() {
@@ -359,8 +401,8 @@ async function main() {
   if (options.liveView)
     serveLiveView(options.liveView, options.browserType, id => sessions.get(id)?.client?.pages() ?? null);
   say(ready);
-  if (browserGone)
-    say({ say: 'gone', reason: browserGone });
+  if (gone)
+    say(gone);
   if (options.codeCache)
     nodeModule.flushCompileCache();
 }

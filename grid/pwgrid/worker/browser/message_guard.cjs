@@ -13,10 +13,11 @@ const CALL_ID = /^[\w@:-]{1,64}$/; // names files of a context's trace, so it mu
 
 const OFF = 'CLIENT_GUARD=off allows it';
 const UNSHARED = 'CLIENT_GUARD=compatible or MAX_CONCURRENT_SESSIONS=1 allows it';
+const OFF_OR_UNSHARED = 'CLIENT_GUARD=off or MAX_CONCURRENT_SESSIONS=1 allows it';
 const FILE_URLS = 'BLOCK_FILE_URLS=false allows it';
 
-// A rule gets the parameters and the client: { guard, isShared, blocksFileUrls, ownsTracing }, with `baseUrl` for a frame and
-// `isBrowserLevel` for a CDP session. It returns [why not, what would allow it], ENDS_THE_SESSION, or null.
+// A rule gets the parameters and the client: { guard, isShared, blocksFileUrls, ownsTracing }, with `isBrowserLevel` and
+// `certificatePorts` (numbers) for a CDP session. It returns [why not, what would allow it], ENDS_THE_SESSION, or null.
 const RULES = new Map([
   ['showRecorder', (_, client) => atMost('off', client, 'it starts another browser on the host')],
   ['saveAs', (_, client) => atMost('off', client, 'it writes a file of the host, and saveAsStream sends it to the client')],
@@ -30,7 +31,7 @@ const RULES = new Map([
   ['newContextForReuse', downloads],
   ['setInputFiles', upload],
   ['drop', upload],
-  ['goto', ({ url }, client) => navigation(url, client)],
+  ['redirectNavigationRequest', ({ url }, client) => navigation(url, client)], // its own call would get no answer otherwise
   ['newBrowserCDPSession', (_, client) => atMost('compatible', client, 'it sees and ends the sessions of others')],
   ['startTracing', (_, client) => atMost('compatible', client, 'it records the sessions of others')],
   ['stopTracing', (_, client) => client.ownsTracing ? null : ['this session did not start it', 'nothing allows it']],
@@ -41,10 +42,17 @@ const RULES = new Map([
 function judge(type, method, params, client) {
   const rule = RULES.get(method);
   const verdict = rule ? rule(objectOf(params), client) : null;
-  if (!verdict || verdict === ENDS_THE_SESSION)
-    return verdict;
-  const [why, allowedBy] = verdict;
-  return `${type}.${method} is refused by the grid: ${why} (${allowedBy})`;
+  return !verdict || verdict === ENDS_THE_SESSION ? verdict : refusal(`${type}.${method}`, verdict);
+}
+
+// The same for a navigation that Playwright is about to ask the browser for, whichever message it comes from.
+function judgeNavigation(url, client) {
+  const verdict = navigation(url, client);
+  return verdict && refusal('this navigation', verdict);
+}
+
+function refusal(what, [why, allowedBy]) {
+  return `${what} is refused by the grid: ${why} (${allowedBy})`;
 }
 
 // Playwright itself takes any JSON, such as null, or a call whose id is a path.
@@ -93,18 +101,25 @@ function upload({ localPaths, localDirectory }, client) {
   return atMost('off', client, 'it reads files of the host, and createTempFiles takes those of the client');
 }
 
+// Pages of the browser itself (chrome:, devtools:, Firefox's about:) see all others; some URLs of that kind end or block the
+// browser, and from one such page a script gets to all of them. So a browser that others share opens none.
+const SCHEMES = new Set(['http', 'https', 'data', 'blob', 'filesystem', 'file', 'javascript']);
+const PAGES = /^(about:blank|about:srcdoc)([?#]|$)|^chrome:\/\/crash\/?$/i; // the last one ends the renderer of its own page
+
 function navigation(url, client) {
-  return client.blocksFileUrls && isFileUrl(url, client.baseUrl) ? ['it reads files of the host', FILE_URLS] : null;
+  const target = asTheBrowserReads(url);
+  if (client.blocksFileUrls && /^((filesystem|jar|blob):)*file:/i.test(target))
+    return ['it reads files of the host', FILE_URLS];
+  const scheme = /^([a-z][a-z0-9+.-]*):/i.exec(target)?.[1].toLowerCase(); // undefined: no URL, which the browser refuses
+  if (scheme === undefined || SCHEMES.has(scheme) || PAGES.test(target) || !client.isShared || client.guard === 'off')
+    return null;
+  return ['a browser that others share opens only web pages, files and data', OFF_OR_UNSHARED];
 }
 
-function isFileUrl(url, baseUrl) {
-  let resolved = textOf(url);
-  try {
-    resolved = new URL(resolved, baseUrl).href;
-  } catch {
-    // Not a URL to Node, perhaps one to the browser.
-  }
-  return /^(view-source:|filesystem:|jar:|blob:)*file:/i.test(resolved.replace(/[\0-\x20]/g, ''));
+// Without what a browser's own parser drops, and without `view-source:`, which shows the page behind it.
+function asTheBrowserReads(url) {
+  const read = textOf(url).replace(/^[\0-\x20]+|[\t\n\r]+/g, '');
+  return /^view-source:/i.test(read) ? asTheBrowserReads(read.slice('view-source:'.length)) : read;
 }
 
 // ---------------------------------------------------------------------------------------------------------------- CDP
@@ -116,11 +131,19 @@ const OF_A_PAGE_ALONE = new Set([
   'Browser.getVersion', 'Target.setAutoAttach', 'Target.sendMessageToTarget', 'Target.detachFromTarget',
 ]);
 
+// Values at which Chromium's own process crashes: tests/hostile/every_cdp_command.py looks for them.
+const CRASHES_THE_BROWSER = new Map([
+  ['Emulation.setDisplayFeaturesOverride', ({ features }) => !features?.length],
+  ['Input.imeSetComposition', ({ replacementStart, replacementEnd }) => replacementStart < 0 || replacementEnd < 0],
+]);
+
 function cdp(method, params, client) {
   if (ENDS_THE_BROWSER.has(method) && client.isShared && client.guard !== 'off')
     return ENDS_THE_SESSION;
   return onHost(reachesHost(method, params), client)
-    || ('url' in params ? navigation(params.url, client) : null)
+    || ('url' in params && !method.startsWith('Debugger.') ? navigation(params.url, client) : null) // breakpoints have any URL
+    || proxied(textOf(params.proxyServer), client)
+    || crashes(method, params, client)
     || reachesOthers(method, params, client)
     || tunnelled(method, params, client);
 }
@@ -148,6 +171,18 @@ function reachesOthers(method, params, client) {
   return null;
 }
 
+function crashes(method, params, client) {
+  if (!client.isShared || client.guard === 'off' || !CRASHES_THE_BROWSER.get(method)?.(params))
+    return null;
+  return [`with these values ${method} crashes the browser, and others share it`, OFF_OR_UNSHARED];
+}
+
+// A context with a proxy; Playwright's own are judged in certificate_ports.cjs.
+function proxied(proxyServer, client) {
+  const named = (proxyServer.match(/\d+/g) ?? []).some(number => client.certificatePorts.includes(Number(number)));
+  return named ? ['its proxy serves the client certificates of one context alone', 'nothing allows it'] : null;
+}
+
 // A CDP session without `flatten` carries messages of another one as text, which may carry those of a third.
 function tunnelled(method, { message }, client) {
   if (method !== 'Target.sendMessageToTarget')
@@ -161,4 +196,4 @@ function tunnelled(method, { message }, client) {
   return cdp(textOf(inner.method), objectOf(inner.params), client);
 }
 
-module.exports = { judge, isWellFormed, ENDS_THE_SESSION, RULES };
+module.exports = { judge, judgeNavigation, isWellFormed, ENDS_THE_SESSION, RULES };

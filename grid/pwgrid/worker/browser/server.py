@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import signal
 import socket
 import subprocess
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,8 @@ import structlog
 
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
-from pwgrid.control.frozen_peer import FrozenPeerDetector
+from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.registry.records import TOKEN_ID
 from pwgrid.runtime.browser_process_tree import Tree, process_table
 from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, spawn, temporary
 from pwgrid.worker.browser.node_link import Message, NodeLink
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-PING_S: Final = 3.0
-CANARY_TRIES: Final = 2
-_SPREAD: Final = 0.1
 _EVIDENCE_LINES: Final = 50
 _GOING_AWAY: Final = 1001
 """The code of WebSocket close frames."""
@@ -64,10 +62,16 @@ class CanaryResult:
     duration_ms: int
 
 
+Answer = AbstractContextManager["asyncio.Future[Message]"]
+"""To a question. The future gets it; nobody waits for it after the block."""
+
 OnClosed = Callable[[SessionClosed, Callable[[], None]], None]
 """Gets the end, and a function to call once it is on record: until then a successor of this worker hears of it, too."""
 
 OnGone = Callable[[str], None]
+
+OnErrors = Callable[[Mapping[str, int], str, str | None], None]
+"""Gets numbers of errors by kind, the text of the last one, and the session that it was in, if any."""
 
 
 class BrowserServer:
@@ -78,6 +82,8 @@ class BrowserServer:
     """
 
     ready: LaunchedBrowser
+    can_be_asked: bool
+    """Whether it answers `ask_browser`. One that an earlier version has launched does not."""
 
     def __init__(
         self, link_socket: socket.socket, pid: int, directory: Path, on_closed: OnClosed, on_gone: OnGone
@@ -86,6 +92,13 @@ class BrowserServer:
         self.pid = pid
         self.exited: asyncio.Future[int | None] = self._loop.create_future()
         """Done when the Node process has ended, with its return code, or None when it is no child of this process."""
+        self.sessions_ended_for: str = EndReason.BROWSER_CRASHED
+        """The reason of the sessions that ended with the browser, once `on_gone` was called."""
+        self.browser_heard_at = self._loop.time()
+        """When the browser has said anything at all, as far as a pong has told."""
+        self.on_sign: Callable[[str], None] = lambda _: None
+        """Gets what makes the browser look sick. The caller of `start` or `adopt` may set it, and `on_errors`."""
+        self.on_errors: OnErrors = lambda _counts, _text, _session: None
         self._on_closed = on_closed
         self._on_gone = on_gone
         self._popen: subprocess.Popen[bytes] | None = None
@@ -220,7 +233,8 @@ class BrowserServer:
             "early": client.early,
         }
         if client.session.told:
-            message["told"] = client.session.told  # for a successor of this worker
+            token = {TOKEN_ID: client.session.token_id} if client.session.token_id else {}
+            message["told"] = {**client.session.told, **token}  # for a successor of this worker
         return self._link.send_handle(message, client.sock)
 
     def close_session(self, session_id: str, reason: str, text: str | None = None) -> None:
@@ -243,39 +257,17 @@ class BrowserServer:
                 return CanaryResult(said["ok"], said["error"] or "", said["ms"])
         return CanaryResult(False, "the browser server does not answer", round(timeout_s * 1000))
 
-    async def wait_until_hung(self, limit_s: float) -> None:
-        """Pings the launcher; returns when it has left a ping unanswered for `limit_s`: it is hung, or gone."""
-        loop = asyncio.get_running_loop()
-        while True:
-            silence = FrozenPeerDetector(limit_s, loop.time())
-            with self._ask({"do": "ping"}, "pong") as pong:
-                while not pong.done():
-                    await asyncio.wait([pong], timeout=silence.look_at - loop.time())
-                    if not pong.done() and silence.is_over(loop.time()):
-                        return
-            await asyncio.sleep(PING_S)
+    def ping(self) -> Answer:
+        """Asks the browser server itself."""
+        return self._ask({"do": "ping"}, "pong")
 
-    async def wait_until_sick(
-        self, is_idle: Callable[[], bool], interval_s: float, timeout_s: float, on_tried: Callable[[CanaryResult], None]
-    ) -> str | None:
-        """Tries an idle browser every `interval_s`, a bit more or less: else the workers of a host, which start
-        together, would do it together. Returns the last error when CANARY_TRIES in a row have failed, or None when the
-        browser or its server is gone, which others report. Calls `on_tried` after each try, except when the browser is
-        gone."""
-        while True:
-            await asyncio.sleep(interval_s * random.uniform(1 - _SPREAD, 1 + _SPREAD))
-            evidence: list[str] = []
-            while is_idle() and len(evidence) < CANARY_TRIES:
-                result = await self.canary(timeout_s)
-                if self.is_gone:
-                    return None
-                on_tried(result)
-                if result.ok:
-                    break
-                evidence.append(result.error)
-                log.warning("canary_failed", error=result.error, ms=result.duration_ms)
-            if len(evidence) == CANARY_TRIES:
-                return evidence[-1]
+    def ask_browser(self) -> Answer:
+        """Asks the browser. One that has ended never answers, and `on_gone` follows."""
+        return self._ask({"do": "ask_browser"}, "browser_answered")
+
+    def cut_hanging(self, reason: str, after_s: float) -> None:
+        """Ends sessions whose contexts or pages take longer than this, from now on; `on_closed` follows for each."""
+        self._link.send({"do": "cut_hanging", "reason": reason, "afterS": after_s})
 
     async def stop(self, timeout_s: float) -> None:
         """Asks the browser server to end, and after `timeout_s` kills what is left of its process tree. Idempotent."""
@@ -304,16 +296,27 @@ class BrowserServer:
             case "ready" | "failed" | "live":
                 if not self._started.done():
                     self._started.set_result(message)
-            case "canary" | "pong" as kind:
-                answer = self._asked.get((kind, message["id"]))
-                if answer is not None and not answer.done():
-                    answer.set_result(message)
+            case "canary" | "pong" | "browser_answered" as kind:
+                self._answered(kind, message)
+            case "refused":
+                log.warning("certificate_connections_refused", times=message["times"], uid=message["uid"])
+            case "sign":
+                self._when_ready(lambda: self.on_sign(message["what"]))
+            case "errors":
+                self._when_ready(lambda: self.on_errors(message["counts"], message["text"], message.get("session")))
             case "gone":
+                self.sessions_ended_for = message.get("sessions", EndReason.BROWSER_CRASHED)
                 self._when_ready(partial(self._tell_gone, message["reason"]))
+
+    def _answered(self, kind: str, message: Message) -> None:
+        if kind == "pong":
+            self.browser_heard_at = self._loop.time() - message.get("browserSilentMs", 0) / 1000
+        answer = self._asked.get((kind, message["id"]))
+        if answer is not None and not answer.done():
+            answer.set_result(message)
 
     @contextlib.contextmanager
     def _ask(self, question: Message, answer_kind: str) -> Iterator[asyncio.Future[Message]]:
-        """Sends a question. The future gets the answer; nobody waits for it after the block."""
         self._last_asked += 1
         key = answer_kind, self._last_asked
         self._asked[key] = answer = self._loop.create_future()
@@ -354,6 +357,7 @@ class BrowserServer:
 
     def _set_ready(self, message: Message) -> None:
         self.ready = LaunchedBrowser(message["browserPid"], message["browserVersion"], message["playwrightVersion"])
+        self.can_be_asked = message.get("asksBrowser", False)
         self._tree.note_below(self._process)
         self._returned.set_result(None)
 

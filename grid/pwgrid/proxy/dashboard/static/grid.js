@@ -5,6 +5,7 @@ import { age, mib, plural } from './format.js';
 
 const MOST_SLOTS_DRAWN = 60;
 const NO_LIMIT = 1e8; // a lifetime that nobody reaches
+const NEAR = 0.9; // the share of a limit
 
 export function showGrid(state, act) {
   const { grid, pools, workers, queue } = state.tables;
@@ -115,16 +116,18 @@ function updateWorker(element, { worker, pool, most, operator }) {
   set(badge, { text: worker.status, 'data-level': { available: 'good', draining: 'warn' }[worker.status] ?? 'plain' });
   const isLimited = pool.lifetimeOfWorker > 0 && pool.lifetimeOfWorker < NO_LIMIT;
   const [life, memory] = element.querySelectorAll('.rod');
-  rod(life, worker.lifetime, isLimited ? pool.lifetimeOfWorker : 0);
+  rod(life, worker.lifetime, isLimited ? pool.lifetimeOfWorker : 0, null, `${worker.lifetime} of ${pool.lifetimeOfWorker} sessions`);
   const limit = pool.memoryLimitMib || pool.memoryHardLimitMib;
-  rod(memory, worker.memoryMib ?? 0, limit || most);
+  const used = worker.memoryMib ?? 0;
+  rod(memory, used, limit || most, memoryLevel(used, pool),
+    limit ? `${used} of ${limit} MiB` : `${used} MiB without a limit; the largest worker of the pool has ${most}`);
   set(element.querySelector('.life'), {
     text: isLimited ? `${worker.lifetime} of ${pool.lifetimeOfWorker} sessions` : plural(worker.lifetime, 'session') + ' so far',
   });
   set(element.querySelector('.size'), { text: limit ? `${mib(worker.memoryMib)} of ${limit}` : mib(worker.memoryMib) });
   since(element.querySelector('.age'), worker.startedAt);
   drawSlots(element.querySelector('.slots'), worker);
-  const reason = [worker.reason, worker.drainUntil && `sessions have until ${new Date(worker.drainUntil * 1000).toLocaleTimeString()}`];
+  const reason = [worker.reason, worker.suspect, worker.drainUntil && `sessions have until ${new Date(worker.drainUntil * 1000).toLocaleTimeString()}`];
   const text = reason.filter(Boolean).join('; ');
   set(element.querySelector('.reason'), { text, hidden: !text });
   const button = element.querySelector('button');
@@ -132,12 +135,22 @@ function updateWorker(element, { worker, pool, most, operator }) {
   button.disabled = worker.status === 'draining';
 }
 
-function rod(element, value, limit) {
-  const share = limit ? Math.min(1, value / limit) : 0;
-  element.hidden = !limit;
+// Near its limit a worker is recycled, and nobody has to do anything; near the hard one its sessions are about to be cut.
+function memoryLevel(used, { memoryLimitMib: limit, memoryHardLimitMib: hardLimit }) {
+  if (hardLimit && used >= NEAR * hardLimit)
+    return 'bad';
+  if (limit && used >= NEAR * limit)
+    return 'warn';
+  return limit || hardLimit ? null : 'unlimited';
+}
+
+// A bar as high as the share of `value` in `whole`; none where that is 0.
+function rod(element, value, whole, level, text) {
+  const share = whole ? Math.min(1, value / whole) : 0;
+  element.hidden = !whole;
   element.firstElementChild.style.height = `${Math.round(share * 100)}%`;
-  set(element, { 'aria-valuenow': Math.min(value, limit), 'aria-valuemax': limit || 1, 'aria-valuetext': `${value} of ${limit}`,
-    'data-level': share >= 0.9 ? 'high' : null });
+  set(element, { 'aria-valuenow': Math.min(value, whole), 'aria-valuemax': whole || 1, 'aria-valuetext': text, title: text,
+    'data-level': level });
 }
 
 function drawSlots(element, worker) {
