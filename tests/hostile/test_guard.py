@@ -18,8 +18,8 @@ import pytest_asyncio
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
+from pwgrid.installed.browsers import find_browser
 from pwgrid.settings.model import Settings
-from pwgrid.worker.browser.find import find_browser
 from tests.hostile.calls import (
     DOWNLOAD,
     browser_session,

@@ -21,9 +21,9 @@ from pwgrid.registry.registry import Registry
 from pwgrid.registry.session_updates_until_written import SessionUpdate
 from pwgrid.settings.model import Settings
 from pwgrid.worker import registry_sync
-from pwgrid.worker.browser.server import SessionClosed
+from pwgrid.worker.holders import LiveSession, SessionClosed
 from pwgrid.worker.registry_sync import RegistrySync
-from pwgrid.worker.slots import LiveSession, Slots
+from pwgrid.worker.slots import Slots
 from tests.support.redis import RedisServer
 
 BOUND_S = 20.0

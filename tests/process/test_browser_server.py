@@ -25,10 +25,12 @@ from websockets.exceptions import ConnectionClosed
 
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect.handoff_link import clear_marks, is_served
 from pwgrid.worker.browser.launch import LaunchSpec
-from pwgrid.worker.browser.server import BrowserServer, SessionClosed, ending
+from pwgrid.worker.browser.server import BrowserServer, ending
+from pwgrid.worker.holders import SessionClosed
 from tests.support import stand_in_proxy
 from tests.support.fake_grid import FAKE_LAUNCHER, launching
 from tests.support.grid import eventually_async
@@ -59,6 +61,8 @@ NO_DEVTOOLS = "this grid speaks Playwright's protocol, not CDP: use connect(), n
 
 
 each_browser = pytest.mark.parametrize("browser_type", ["chromium", "firefox"], indirect=True)
+
+BROWSER_KILLED = Reason(WorkerEnd.BROWSER_ENDED, "SIGKILL", "SIGKILL")
 
 
 async def start(launch: LaunchSpec) -> BrowserServer:
@@ -347,7 +351,7 @@ async def test_after_sigkill_of_node_nothing_is_left(browser_type: BrowserType) 
         os.kill(watched.server.pid, signal.SIGKILL)
         async with asyncio.timeout(BOUND_S):
             assert await watched.server.exited == -signal.SIGKILL
-        assert "SIGKILL" in await watched.why_gone()
+        assert (await watched.why_gone()).signal == "SIGKILL"
         await ended(browser_pid)
         with pytest.raises(BrowserServerGone), socket.socket() as handed:
             await watched.server.hand_over(offer("0" * 16, handed))
@@ -380,7 +384,7 @@ async def test_a_crashed_browser_ends_every_session_with_that_reason(browser_typ
             await client.recv()
         closed = await watched.next_closed()
         assert (closed.by, closed.reason) == ("browser", "browser crashed")
-        assert await watched.why_gone() == "browser ended (SIGKILL)"
+        assert await watched.why_gone() == BROWSER_KILLED
         assert not (await watched.server.canary(5)).ok
 
 
@@ -563,7 +567,7 @@ async def test_its_end_is_known_also_where_the_host_s_processes_cannot_be_listed
             os.kill(watched.server.pid, signum)
             async with asyncio.timeout(BOUND_S):
                 assert await watched.server.exited == -signum
-                assert ending(-signum) in await watched.gone
+                assert (await watched.gone).detail == ending(-signum)
 
 
 async def test_a_launcher_that_dies_leaves_its_last_words(tmp_path: Path) -> None:
@@ -680,7 +684,7 @@ async def test_a_browser_that_crashed_without_a_worker_is_told_to_the_successor(
         os.kill(orphan.browser_pid, signal.SIGKILL)
         assert b"the grid closed this session: its browser crashed" in await read_to_end(orphan.client)
         orphan.client.close()
-        gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        gone: asyncio.Future[Reason] = asyncio.get_running_loop().create_future()
         closed: asyncio.Queue[SessionClosed] = asyncio.Queue()
         server, _ = await BrowserServer.adopt(
             orphan.master_copy,
@@ -691,7 +695,7 @@ async def test_a_browser_that_crashed_without_a_worker_is_told_to_the_successor(
             timeout_s=BOUND_S,
         )
         assert not gone.done()
-        assert await asyncio.wait_for(gone, BOUND_S) == "browser ended (SIGKILL)"
+        assert await asyncio.wait_for(gone, BOUND_S) == BROWSER_KILLED
         assert (await asyncio.wait_for(closed.get(), BOUND_S)).reason == "browser crashed"
         await server.stop(10)
 

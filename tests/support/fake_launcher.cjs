@@ -33,6 +33,7 @@ const unacknowledged = new Map(); // idx -> `closed` message
 let closedIdx = 0;
 let taken = 0;
 let gone = false;
+const BROWSER_KILLED = { kind: 'browser ended', detail: 'SIGKILL', signal: 'SIGKILL' };
 let ready = null;
 let heardAt = performance.now(); // when its browser has said something
 let isSick = false; // its browser
@@ -198,7 +199,7 @@ function crash() {
   gone = true;
   for (const session of [...sessions.values()])
     session.end('browser', 'browser crashed', 1011);
-  say({ say: 'gone', reason: 'browser ended (SIGKILL)' });
+  say({ say: 'gone', reason: BROWSER_KILLED });
 }
 
 function stop() {

@@ -103,7 +103,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(grid: Grid) -> Feed:
-    return Feed(grid)  # type: ignore[arg-type]
+    parts: Any = (grid.settings, grid.registry, grid.roster, grid.queue, grid.gateway.figures, grid.master)
+    return Feed(*parts)
 
 
 async def told(page: Page) -> dict[str, Any]:
@@ -340,10 +341,10 @@ async def test_a_fault_of_the_producer_sends_its_pages_away_and_the_next_one_sta
     grid = Grid()
     feed = made(grid)
     async with feed.page() as page:
-        queue, grid.queue = grid.queue, None
+        queue, feed._queue = feed._queue, None  # type: ignore[assignment]
         async with asyncio.timeout(BOUND_S):
             await page.ended.wait()
-    grid.queue = queue
+    feed._queue = queue
     async with feed.page() as page:
         assert (await told(page))["all"] is True
 

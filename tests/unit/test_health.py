@@ -13,8 +13,8 @@ from pwgrid.common.tasks import end_task
 from pwgrid.control.frozen_peer import LATE_S
 from pwgrid.settings.model import Settings
 from pwgrid.worker.browser import health
-from pwgrid.worker.browser.health import CANARY_TRIES, Asked, BrowserHealth, HealthTimes
-from pwgrid.worker.browser.server import BrowserServer, CanaryResult
+from pwgrid.worker.browser.health import CANARY_TRIES, Asked, BrowserHealth, CanaryResult, HealthTimes
+from pwgrid.worker.browser.server import BrowserServer
 
 WELL, SICK = CanaryResult(True, "", 20), CanaryResult(False, "no page", 30)
 NEVER = 1000.0

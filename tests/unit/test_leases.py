@@ -15,10 +15,10 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry.records import lease_of
 from pwgrid.tokens.file import load
 from pwgrid.tokens.tokens import Role, operators_token_id
-from pwgrid.worker.handoff_server import OfferedClient
-from pwgrid.worker.leases import EXPIRED, MOST_ENDED, RETURNED, TOKEN_LOOK_S, End, Lease, Leases
+from pwgrid.worker.holders import EXPIRED, RETURNED, End, Lease, LiveSession, OfferedClient
+from pwgrid.worker.leases import MOST_ENDED, TOKEN_LOOK_S, Leases
 from pwgrid.worker.registry_sync import RegistrySync
-from pwgrid.worker.slots import LiveSession, Slots
+from pwgrid.worker.slots import Slots
 from pwgrid.worker.token_check import TokenCheck
 
 LINK, OTHER_LINK = 1, 2
@@ -66,7 +66,7 @@ class Worker:
     def end(self, session_id: str, reason: str) -> None:
         self.done.append(("close", session_id, reason))
 
-    def lease_taken(self) -> None:
+    def slot_taken(self) -> None:
         self.done.append(("taken",))
 
     # What proxies and clients do

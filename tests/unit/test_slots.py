@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.worker.leases import Lease
-from pwgrid.worker.slots import MOST_RUNS, LiveSession, RefusalReason, Slots
+from pwgrid.worker.holders import Lease, LiveSession
+from pwgrid.worker.slots import MOST_RUNS, Slots
 
 OPEN = WorkerStatus.AVAILABLE
 
@@ -19,7 +20,7 @@ def open_slots(slots: int, max_lifetime: float = math.inf, on_freed: Callable[[]
     return opened
 
 
-def offer(slots: Slots, session_id: str, deadline: float = 9.0, **told: str) -> RefusalReason | None:
+def offer(slots: Slots, session_id: str, deadline: float = 9.0, **told: str) -> OfferRefusal | None:
     """A proxy offers a session at second 0."""
     refused = slots.refusal(session_id, deadline, 0.0)
     if refused is None:

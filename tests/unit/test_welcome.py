@@ -11,10 +11,10 @@ import pytest
 
 from pwgrid.cli import own_command
 from pwgrid.cli.announce_ready import StartMessages, is_by_hand
+from pwgrid.installed.browsers import SearchPaths, ffmpeg_paths
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
 from pwgrid.settings.value_types import Secret
-from pwgrid.worker.browser.find import SearchPaths, ffmpeg_paths
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,10 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.tokens.file import changing
 from pwgrid.tokens.tokens import Role, make
 from pwgrid.worker import sessions as module
-from pwgrid.worker.browser.server import SessionClosed
-from pwgrid.worker.handoff_server import HandoffServer, OfferedClient
-from pwgrid.worker.leases import End, Lease
-from pwgrid.worker.sessions import Sessions
-from pwgrid.worker.slots import LiveSession, Slots
+from pwgrid.worker.admission import Admission
+from pwgrid.worker.handoff_server import HandoffServer
+from pwgrid.worker.holders import End, Lease, LiveSession, OfferedClient, SessionClosed
+from pwgrid.worker.slots import Slots
 
 BOUND_S = 20.0
 
@@ -38,7 +37,8 @@ class Worker:
         )
         itself = cast("Any", self)
         handoff = HandoffServer(directory / "handoff.sock")
-        self.sessions = Sessions(boot, self.slots, itself, handoff, lambda: None, self.on_served)
+        self.admission = Admission(boot, self.slots, itself, handoff, lambda: None, self.on_served)
+        self.sessions = self.admission.sessions
         self.sessions.server = itself
 
     async def serve(self, *session_ids: str, **about: Any) -> None:
@@ -64,7 +64,7 @@ class Worker:
             def answered(said: bytes) -> None:
                 refused.append(json.loads(said)["refused"])
 
-            self.sessions._on_offer(OfferedClient(session, math.inf, {}, "", "", sock, answered))
+            self.admission._offered(OfferedClient(session, math.inf, {}, "", "", sock, answered))
         return refused[0] if refused else None
 
     def on_served(self) -> None:
@@ -103,7 +103,7 @@ async def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     monkeypatch.setattr(module, "RECORD_DELAY_S", 3600)
     worker = Worker(tmp_path)
     yield worker
-    worker.sessions.close()
+    worker.admission.close()
 
 
 async def test_a_session_s_own_start_comes_before_its_end(worker: Worker) -> None:
@@ -149,16 +149,16 @@ async def test_the_sessions_of_a_token_end_and_none_that_is_on_its_way_begins(wo
     await worker.serve("b", told={"token": "ci"})  # of a proxy of an earlier version, which tells no id
     await worker.serve("c", told={"token": "other"}, token_id=other.id)
     worker.done.clear()
-    worker.sessions.end_of_tokens(["ci"])  # which is there: the command takes it out of the file first
+    worker.admission.end_of_tokens(["ci"])  # which is there: the command takes it out of the file first
     assert worker.done == []
     with changing(worker.tokens_file) as tokens:
         del tokens["ci"]
     content = worker.tokens_file.read_bytes()
     worker.tokens_file.write_bytes(b"{")
-    worker.sessions.end_of_tokens(["ci"])
+    worker.admission.end_of_tokens(["ci"])
     assert worker.done == []  # nobody knows
     worker.tokens_file.write_bytes(content)
-    worker.sessions.end_of_tokens(["ci"])
+    worker.admission.end_of_tokens(["ci"])
     assert worker.done == ["close a: token revoked", "close b: token revoked"]
     for session_id in ("a", "b"):
         worker.slots.free(session_id)
@@ -166,7 +166,7 @@ async def test_the_sessions_of_a_token_end_and_none_that_is_on_its_way_begins(wo
         tokens["ci"] = again
     assert [worker.offered(token.id) for token in (ci, again)] == ["token revoked", None]
     worker.done.clear()
-    worker.sessions.end_of_tokens(["ci"])  # the next state of the master says it again
+    worker.admission.end_of_tokens(["ci"])  # the next state of the master says it again
     assert worker.done == []
 
 
@@ -177,7 +177,7 @@ async def test_a_lease_of_such_a_token_ends_with_the_session_that_came_with_it(w
     with changing(worker.tokens_file):
         pass
     worker.done.clear()
-    worker.sessions.end_of_tokens(["ci"])
+    worker.admission.end_of_tokens(["ci"])
     assert worker.done == ["close l1~1: token revoked"]
     assert lease.over == End("grid", "token revoked")
 
@@ -186,8 +186,16 @@ async def test_a_successor_ends_the_sessions_of_a_token_that_was_revoked_before_
     (ci, _), (again, _) = (make("ci", Role.CLIENT, 0, (), 0.0) for _ in range(2))
     with changing(worker.tokens_file) as tokens:
         tokens["ci"] = again
-    worker.sessions.end_of_tokens(["ci"])
+    worker.admission.end_of_tokens(["ci"])
     live = {"a": {"token": "ci", "tokenId": ci.id}, "b": {"token": "ci", "tokenId": again.id}}
-    worker.sessions.adopt(cast("Any", worker), live)
+    worker.admission.adopt(cast("Any", worker), live)
     assert worker.done == ["close a: token revoked"]
     assert [each.told for each in worker.slots.live.values()] == [{"token": "ci"}] * 2
+
+
+async def test_a_proxy_ends_a_session_that_is_there_and_hears_of_one_that_is_not(worker: Worker) -> None:
+    await worker.serve("a")
+    assert worker.admission.asked(1, {"do": "end session", "id": "b"}) == {"refused": "no such session"}
+    assert not any(each.startswith("close") for each in worker.done)
+    assert worker.admission.asked(1, {"do": "end session", "id": "a"}) == {"refused": None}
+    assert "close a: ended by operator" in worker.done

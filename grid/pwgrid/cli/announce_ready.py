@@ -19,10 +19,10 @@ from pwgrid.cli.output import printable
 from pwgrid.common import sd_notify
 from pwgrid.common.errors import GridError
 from pwgrid.common.grid_url import without_secrets
+from pwgrid.installed.browsers import SearchPaths, ffmpeg_paths
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
 from pwgrid.settings.value_types import MAX_SECONDS
-from pwgrid.worker.browser.find import SearchPaths, ffmpeg_paths
 
 log = structlog.get_logger()
 

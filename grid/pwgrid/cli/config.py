@@ -84,7 +84,7 @@ def summary(settings: Settings) -> dict[str, Any]:
 
 def missing_browsers(settings: Settings) -> list[str]:
     """A sentence for each pool whose channel or executable is not on this host."""
-    from pwgrid.worker.browser.find import find_for_pool
+    from pwgrid.installed.browsers import find_for_pool
 
     missing = []
     for pool in settings.pools_with_workers():

@@ -1,7 +1,7 @@
 """`pwgrid reload`, `scale`, `upgrade` and `restart`: what changes a running grid, and how far it is."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -10,12 +10,10 @@ from pwgrid.cli.ask_grid import CHECK_TIMEOUT_S, ask, find_grid, watch
 from pwgrid.cli.options import GRID_OPTIONS, completing, say, with_json, with_options
 from pwgrid.cli.progress import Display, watching
 from pwgrid.common.errors import GridError, Refused
+from pwgrid.common.reasons import WorkerEnd
 from pwgrid.common.wording import counted
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN
 from pwgrid.runtime.find_grids import RunningGrid
-
-UPGRADE: Final = "upgrade"
-"""The reason in the status of a worker that the master recycles because its version is another."""
 
 
 @click.command()
@@ -133,7 +131,7 @@ def wait_for_replacements(grid: RunningGrid, before: dict[str, Any], shown: Disp
     # The new code has to load before the master answers.
     for found in watch(grid, filter(None, pids), CHECK_TIMEOUT_S):
         serving = [worker for worker in found["workers"] if worker["status"] in BEFORE_A_DRAIN]
-        old_ids |= {worker["id"] for worker in serving if worker["reason"] == UPGRADE}
+        old_ids |= {worker["id"] for worker in serving if worker["reasonKind"] == WorkerEnd.UPGRADE}
         old = [worker for worker in found["workers"] if worker["id"] in old_ids]
         left = [worker for worker in serving if worker["id"] in old_ids]
         if found["proxy"]["beingReplaced"]:

@@ -13,19 +13,21 @@ import structlog
 from pwgrid.cli import exit_codes
 from pwgrid.cli.announce_ready import StartMessages, is_by_hand, say
 from pwgrid.cli.external_redis import wait_for, which_redis
-from pwgrid.cli.running_parts import RunningParts, log_warnings
 from pwgrid.common import log as logging
 from pwgrid.common.errors import GridError
 from pwgrid.common.grid_url import without_secrets
-from pwgrid.master.adoption import find_leftovers, registry_of
-from pwgrid.master.config import MasterConfig
+from pwgrid.installed.running_parts import RunningParts, log_warnings
+from pwgrid.master.adoption import find_leftovers
+from pwgrid.master.config import Listeners, MasterConfig, Roles
+from pwgrid.master.leftovers import KeptOpen
 from pwgrid.master.listener import inherited_listeners, open_listener
 from pwgrid.master.main import Master
-from pwgrid.master.upgrade import KeptOpen, kept_open
+from pwgrid.master.upgrade import kept_open
 from pwgrid.proxy.main import run_proxy
 from pwgrid.registry import embedded_redis
 from pwgrid.runtime import descriptor_limit
 from pwgrid.runtime.child_arguments import WorkerArguments
+from pwgrid.runtime.child_files import registry_of
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import Settings
@@ -77,7 +79,7 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
         runtime = RuntimeDir.create(settings.runtime_dir, settings.port)
         redis_url = settings.redis_url.get_secret_value() or embedded_redis.url_of(runtime.directory / "redis")
         held.enter_context(runtime.locked(without_secrets(settings.client_url()), kept.lock if kept else None))
-        leftovers = find_leftovers(registry_of(redis_url, settings), kept, runtime.directory)
+        leftovers = find_leftovers(registry_of(redis_url, settings.redis_key_prefix), kept, runtime.directory)
         runtime.remove_all_but([*leftovers.paths(), *([runtime.control_path.name] if kept else [])])
         which = which_redis(loaded)
         messages = StartMessages(settings, runtime, ready_fd, None if kept else which, loaded.tokens_file)
@@ -90,29 +92,17 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
             listeners = _open(settings, held)
         config = MasterConfig(
             settings=settings,
+            parts=parts,
+            runtime=runtime,
             redis_url=redis_url,
             redis=None if settings.redis_url else embedded_redis.prepare(runtime.directory / "redis"),
-            runtime=runtime,
-            listeners=listeners,
-            open_listeners=partial(_open, settings, held),
-            run_worker=partial(_worker_role, parts),
-            run_proxy=run_proxy,
-            code=parts.code,
-            tokens_file=loaded.tokens_file,
-            lifeline_fd=lifeline_fd,
-            on_progress=messages.progress,
-            on_ready=messages.ready,
-            on_not_ready=messages.not_ready,
-            on_stopping=messages.stopping,
-            count_down=messages.count_down,
+            listeners=Listeners(listeners, partial(_open, settings, held)),
+            roles=Roles(partial(_worker_role, parts), run_proxy),
+            messages=messages,
+            argv=[sys.executable, *sys.orig_argv[1:]],
             leftovers=leftovers,
             kept_open=kept,
-            prepare_pool=parts.prepare_pool,
-            reload=partial(parts.reload, settings.port),
-            describe_settings=parts.describe,
-            is_up_to_date=parts.are_installed,
-            check_argv=[sys.executable, *sys.orig_argv[1:], "--check-only"],
-            exec_argv=[sys.executable, *sys.orig_argv[1:]],
+            lifeline_fd=lifeline_fd,
         )
         if settings.log_file:
             logging.append_to(settings.log_file)

@@ -49,11 +49,13 @@ _PID: Final = re.compile(r"\bpid[= ]\d+")
 
 class BrowserLaunchError(GridError):
     """A browser or its browser server did not start. `evidence` is its own output, word for word; `reason` is one line
-    of that, without paths and pids."""
+    of that, without paths and pids; `signal` is the name of the signal that ended it, or empty."""
 
     def __init__(self, evidence: str, what: str = "the browser") -> None:
         self.evidence = evidence
         self.reason = why(evidence) or "it gave no reason"
+        ended = _EXIT.search(evidence)
+        self.signal = "" if ended is None or ended[2] == "null" else ended[2]
         super().__init__(f"{what} did not start: {self.reason}")
 
 

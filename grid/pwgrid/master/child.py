@@ -20,7 +20,7 @@ import structlog
 
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.common.types import ChildKind
-from pwgrid.master.adoption import ChildFileWriter
+from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.policy.backoff import Backoff
 from pwgrid.master.signal_queue import HANDLED
 from pwgrid.runtime.child_files import ChildState
@@ -59,17 +59,22 @@ class Exit:
         """Whether its exit code is unknown: the kernel tells only the parent."""
         return self.code is None and not self.is_left
 
+    @property
+    def signal(self) -> str:
+        """The name of the signal that ended it, or empty."""
+        if self.code is None or self.code >= 0:
+            return ""
+        try:
+            return signal.Signals(-self.code).name
+        except ValueError:  # a real-time signal
+            return f"signal {-self.code}"
+
     def __str__(self) -> str:
         if self.is_left:
             return "no end, although it was killed"
         if self.code is None:
             return "an unknown code"
-        if self.code >= 0:
-            return f"code {self.code}"
-        try:
-            return signal.Signals(-self.code).name
-        except ValueError:
-            return f"signal {-self.code}"
+        return self.signal or f"code {self.code}"
 
 
 class Child:
@@ -359,7 +364,7 @@ class RestartedChild:
             retry_s = self._restart_later(now, reason, started_at=now)
             log.error("service_not_started", service=self._kind, reason=reason, retry_s=retry_s)
             return
-        self._files.service(self._kind, child)
+        self._files.write(self._file_of(child))
         self._watch(child)
         log.info("service_started", service=self._kind, pid=child.pid)
 
@@ -378,8 +383,13 @@ class RestartedChild:
         retry_s = self._restart_later(now, reason, self._started_at)
         log.error("service_exited", service=self._kind, pid=pid, reason=reason, retry_s=retry_s)
 
+    def _file_of(self, child: Child) -> ChildState:
+        """What its file says."""
+        # Its create_time does not change, however often the file is written: by that the next master finds the newest.
+        return self._files.new_state(self._kind, str(child.pid), child, child.create_time)
+
     def _restart_later(self, now: float, reason: str, started_at: float) -> float:
-        """Returns in how many seconds."""
+        """Returns the seconds until the next try."""
         self._backoff = self._backoff.died(now, reason, started_at, served_s=now - started_at)
         self._restart.arm(self._backoff.not_before)
         return self._backoff.retry_s(now)

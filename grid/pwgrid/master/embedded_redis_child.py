@@ -9,8 +9,8 @@ from typing import Final
 import structlog
 
 from pwgrid.common.selectors_loop import Loop
-from pwgrid.master.adoption import ChildFileWriter
 from pwgrid.master.child import Child, Exit, RestartedChild, fork_command, said
+from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.registry.embedded_redis import EmbeddedRedis
 from pwgrid.runtime.child_files import ChildState
 

@@ -16,12 +16,14 @@ import structlog
 from pwgrid.common import sd_notify
 from pwgrid.common.errors import GridError
 from pwgrid.common.grid_url import without_secrets
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.server import ControlServer, Reconnect
-from pwgrid.master.adoption import ChildFileWriter, Leftovers
 from pwgrid.master.child import become_subreaper
+from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.embedded_redis_child import RedisChild
+from pwgrid.master.leftovers import KeptOpen, Leftovers
 from pwgrid.master.memory_meter import MemoryMeter
 from pwgrid.master.operator_requests import Requests
 from pwgrid.master.policy.worker_plan import Limits
@@ -31,7 +33,7 @@ from pwgrid.master.reload import Reload
 from pwgrid.master.reports import Reports
 from pwgrid.master.shutdown_order import Shutdown, ShutdownPhase, Step
 from pwgrid.master.signal_queue import SignalQueue, has_terminal
-from pwgrid.master.upgrade import KeptOpen, VersionChange, execute
+from pwgrid.master.upgrade import VersionChange, execute
 from pwgrid.master.workers.clean_up import SHORTAGE_S
 from pwgrid.master.workers.workers import Workers
 from pwgrid.runtime.browser_process_tree import reap_orphans
@@ -68,7 +70,7 @@ class Master:
         self._signals = SignalQueue()
         files = ChildFileWriter(loop, config)
         self._redis = RedisChild(loop, config.redis, files) if config.redis else None
-        self._proxies = Proxies(loop, config, files, lambda name, data: self._requests.from_proxy(name, data))
+        self._proxies = Proxies(loop, config, files)
         self._workers = Workers(loop, config, files, self._proxies)
         self._memory = MemoryMeter(config, self._workers)
         self._reports = Reports(config, self._workers, self._proxies, self._redis, self._memory, self._shutdown)
@@ -119,13 +121,13 @@ class Master:
             return
         self._version_change.cancel("the grid is stopping")
         sd_notify.stopping(self._config.settings.drain_timeout + AFTER_DRAIN_S)
-        log.info("stopping", now=self._shutdown.is_hurried, workers=len(self._workers.records))
+        log.info("stopping", now=self._shutdown.is_hurried, workers=len(self._workers.by_id))
         if self._shutdown.phase is ShutdownPhase.WORKERS:
             self._proxies.push_state(self._reports.roster())
             self._workers.tell_state(gridStops=True)
             wanted = Purpose.END_NOW if self._shutdown.is_hurried else Purpose.END
-            for record in self._workers.records.values():
-                self._workers.drain(record, "shutdown", wanted)
+            for worker in self._workers.by_id.values():
+                worker.drain(Reason(WorkerEnd.SHUTDOWN), wanted)
 
     def detach(self) -> None:
         """Leave at once; the children serve on for the next master, and end if none comes within `detach_grace`."""
@@ -141,7 +143,7 @@ class Master:
         except OSError as error:  # the children know; only `pwgrid status` cannot say since when
             log.error("detach_not_written", reason=error.strerror or str(error))
         self._shutdown.step(Step.DETACHED)
-        log.info("detached", workers=len(self._workers.records), grace_s=settings.detach_grace)
+        log.info("detached", workers=len(self._workers.by_id), grace_s=settings.detach_grace)
 
     # The loop
 
@@ -185,7 +187,7 @@ class Master:
         shutdown, turn_by = self._shutdown, math.inf
         if shutdown.phase is ShutdownPhase.WORKERS:
             turn_by = self._reports.tell_stop(now)
-        if shutdown.phase is ShutdownPhase.WORKERS and not self._workers.records:
+        if shutdown.phase is ShutdownPhase.WORKERS and not self._workers.by_id:
             shutdown.step(Step.WORKERS_GONE)
             self._proxies.stop()
         if shutdown.phase is ShutdownPhase.PROXY and not self._proxies.pids():
@@ -204,7 +206,7 @@ class Master:
         self._proxies.kill()
         if self._redis is not None:
             self._redis.kill()
-        while self._workers.records or self._proxies.pids() or (self._redis and self._redis.pid):
+        while self._workers.by_id or self._proxies.pids() or (self._redis and self._redis.pid):
             self._loop.wait()
 
     # What comes in
@@ -281,7 +283,7 @@ class Master:
                 continue
             try:
                 if workers > pool.workers == 0:
-                    self._config.prepare_pool(self._config.settings, pool.settings)
+                    self._config.parts.prepare_pool(self._config.settings, pool.settings)
                 pool.scale(workers)
             except GridError as error:  # its browser has just been removed
                 log.error("pool_not_scaled", pool=name, reason=str(error))
@@ -289,12 +291,12 @@ class Master:
     def _execute(self) -> None:
         """Become the new code. Children reconnect to it: they wait in the control socket's queue until it accepts."""
         config, pools = self._config, self._workers.pools.items()
-        records = self._workers.records.values()
+        workers = self._workers.by_id.values()
         kept = KeptOpen(
             listeners=tuple(listener.fileno() for listener in self._proxies.current.listeners),
             lock=config.runtime.lock_fd,
             control=self._control.fd,
-            ipc={each.worker_id: each.ipc.fileno() for each in records if each.ipc and each.life.has_process},
+            ipc={each.worker_id: each.ipc.fileno() for each in workers if each.ipc and each.life.has_process},
             lifeline=config.lifeline_fd,
             pools={name: pool.workers for name, pool in pools if pool.workers != pool.settings.workers},
             port=config.settings.port,
@@ -305,7 +307,7 @@ class Master:
             sd_notify.allow_silence(LOAD_S)
         try:
             with sd_notify.reload(is_ready=self._reports.is_ready):
-                execute(list(config.exec_argv), kept, self._signals)
+                execute(list(config.argv), kept, self._signals)
         finally:  # only after a failure
             if self._watchdog_s is not None:
                 sd_notify.allow_silence(self._watchdog_s)
@@ -320,7 +322,7 @@ class Master:
 
     def _own_pids(self) -> set[int]:
         redis = {self._redis.pid} if self._redis and self._redis.pid else set()
-        workers = {record.child.pid for record in self._workers.records.values() if record.life.has_process}
+        workers = {worker.child.pid for worker in self._workers.by_id.values() if worker.life.has_process}
         return redis | self._proxies.pids() | self._version_change.pids() | workers
 
 

@@ -21,7 +21,7 @@ from pwgrid.master.policy.memory_limits import (
     renewed_after,
     room_for,
 )
-from pwgrid.master.workers.worker import ManagedWorker
+from pwgrid.master.workers.worker import Worker
 from pwgrid.master.workers.workers import Workers
 from pwgrid.runtime.browser_process_tree import Table
 from pwgrid.settings.model import Settings
@@ -30,7 +30,7 @@ log = structlog.get_logger()
 
 
 class MemoryMeter:
-    """Keeps `record.memory` of every worker, and the host guard, up to date."""
+    """Keeps `worker.memory` of every worker, and the host guard, up to date."""
 
     def __init__(self, config: MasterConfig, workers: Workers, available: Callable[[], int] = available_mib) -> None:
         self.host_available_mib = 0
@@ -61,8 +61,8 @@ class MemoryMeter:
         try:
             if now >= min(self._sample_at(), self._age_at()):
                 self._look(now, is_sample=is_sample)
-            elif not self._seen <= self._workers.records.keys():  # a worker that has gone may leave enough room
-                self._look_at_host(record for record in self._workers.records.values() if record.life.has_process)
+            elif not self._seen <= self._workers.by_id.keys():  # a worker that has gone may leave enough room
+                self._look_at_host(worker for worker in self._workers.by_id.values() if worker.life.has_process)
             self._is_blind = self._is_blind and not is_sample
         except OSError as error:  # no descriptor is free: what was measured last counts until the next sample
             if not self._is_blind:
@@ -71,19 +71,19 @@ class MemoryMeter:
         return min(self._sample_at(), self._age_at())
 
     def _look(self, now: float, *, is_sample: bool) -> None:
-        records = [record for record in self._workers.records.values() if record.life.has_process]
+        workers = [worker for worker in self._workers.by_id.values() if worker.life.has_process]
         if is_sample:
             self._sampled_at = now
-            self._meter(records, self._workers.learn_trees())
-            self._look_at_host(records)
-        for record in records:
-            settings = self._settings_of(record)
-            if over_hard(settings, record.memory) and record.life.status in NOT_ENDED:
+            self._meter(workers, self._workers.learn_trees())
+            self._look_at_host(workers)
+        for worker in workers:
+            settings = self._settings_of(worker)
+            if over_hard(settings, worker.memory) and worker.life.status in NOT_ENDED:
                 limit_mib = settings.max_worker_memory_hard_mib
-                log.error("memory_limit", worker=record.worker_id, **_figures(record), limit_mib=limit_mib)
-                self._workers.kill(record, MEMORY_LIMIT)
-            elif record.life.is_capacity and record.recycle is None:
-                self._mark(record, now)
+                log.error("memory_limit", worker=worker.worker_id, **_figures(worker), limit_mib=limit_mib)
+                worker.takes_too_much_memory(MEMORY_LIMIT)
+            elif worker.life.is_capacity and worker.recycle is None:
+                self._mark(worker, now)
 
     def _follow(self, settings: Settings) -> None:
         self._settings = settings
@@ -91,13 +91,13 @@ class MemoryMeter:
             self.guard = HostGuard(settings.min_host_available_mib)
         self._settings_of_pools = {name: settings.of_pool(pool) for name, pool in settings.pools_wanted().items()}
 
-    def _settings_of(self, record: ManagedWorker) -> Settings:
+    def _settings_of(self, worker: Worker) -> Settings:
         """Those of its pool; the global ones where the configuration no longer has that pool."""
-        return self._settings_of_pools.get(record.pool, self._settings)
+        return self._settings_of_pools.get(worker.pool.name, self._settings)
 
     def room(self) -> int:
         """How many more workers fit into memory, less those that started since the last sample."""
-        started = sum(record.forked_at > self._sampled_at for record in self._workers.records.values())
+        started = sum(worker.forked_at > self._sampled_at for worker in self._workers.by_id.values())
         return max(0, self._room - started)
 
     def status_reply(self) -> dict[str, Any]:
@@ -116,46 +116,46 @@ class MemoryMeter:
         if not self._settings.max_worker_age:
             return math.inf
         ages = (
-            expires_at(self._settings, record.forked_at)
-            for record in self._workers.records.values()
-            if record.life.is_capacity and record.recycle is None
+            expires_at(self._settings, worker.forked_at)
+            for worker in self._workers.by_id.values()
+            if worker.life.is_capacity and worker.recycle is None
         )
         return min(ages, default=math.inf)
 
-    def _meter(self, records: list[ManagedWorker], table: Table) -> None:
+    def _meter(self, workers: list[Worker], table: Table) -> None:
         metric = self._settings.memory_metric
         samples = renewed_after(self._settings.memory_check_interval)
-        renewed = {record.worker_id for record in records if record.memory.is_due(samples)}
+        renewed = {worker.worker_id for worker in workers if worker.memory.is_due(samples)}
         # Only a part of the unread workers is read at each sample, so that their later readings are spread, too.
-        unread = sorted((record for record in records if record.memory.memory_mib is None), key=_oldest_first)
-        renewed |= {record.worker_id for record in unread[: math.ceil(len(records) / samples)]}
-        for record in records:
-            processes = list(_processes(record, table))
+        unread = sorted((worker for worker in workers if worker.memory.memory_mib is None), key=_oldest_first)
+        renewed |= {worker.worker_id for worker in unread[: math.ceil(len(workers) / samples)]}
+        for worker in workers:
+            processes = list(_processes(worker, table))
             rss_mib = sum(map(rss_bytes, processes)) // MIB
-            settings = self._settings_of(record)
-            is_due = record.worker_id in renewed or record.memory.is_new_high(rss_mib)
+            settings = self._settings_of(worker)
+            is_due = worker.worker_id in renewed or worker.memory.is_new_high(rss_mib)
             memory_mib = None
             if metric == "rss":
                 memory_mib = rss_mib
-            elif record.memory.needs_reading(settings, rss_mib) or is_due:
+            elif worker.memory.needs_reading(settings, rss_mib) or is_due:
                 memory_mib = sum(memory_bytes(process, metric) for process in processes) // MIB
-            record.memory = record.memory.sampled(settings, rss_mib, memory_mib)
-            record.tell(rssMib=rss_mib)
-        self.peak_mib = max(self.peak_mib, sum(record.memory.memory_mib or 0 for record in records))
+            worker.memory = worker.memory.sampled(settings, rss_mib, memory_mib)
+            worker.tell(rssMib=rss_mib)
+        self.peak_mib = max(self.peak_mib, sum(worker.memory.memory_mib or 0 for worker in workers))
 
-    def _mark(self, record: ManagedWorker, now: float) -> None:
-        reason = recycle_reason(self._settings_of(record), record.forked_at, record.memory, now)
+    def _mark(self, worker: Worker, now: float) -> None:
+        reason = recycle_reason(self._settings_of(worker), worker.forked_at, worker.memory, now)
         if reason is not None:
-            self._workers.mark(record, reason)
-            log.info("worker_to_be_recycled", worker=record.worker_id, reason=reason, **_figures(record))
+            worker.mark(reason)
+            log.info("worker_to_be_recycled", worker=worker.worker_id, reason=str(reason), **_figures(worker))
 
-    def _look_at_host(self, records: Iterable[ManagedWorker]) -> None:
+    def _look_at_host(self, workers: Iterable[Worker]) -> None:
         self.host_available_mib = self._available()
-        self._seen = frozenset(self._workers.records)
+        self._seen = frozenset(self._workers.by_id)
         sizes = [
             size
-            for record in records
-            if record.life.status in WITH_BROWSER and (size := record.memory.memory_mib or record.memory.rss_mib)
+            for worker in workers
+            if worker.life.status in WITH_BROWSER and (size := worker.memory.memory_mib or worker.memory.rss_mib)
         ]  # one that was not measured yet would be of no size
         self._room = room_for(self.host_available_mib, self.guard.floor_mib, sizes)
         was = self.guard.reason
@@ -166,15 +166,15 @@ class MemoryMeter:
             log.info("host_guard_opened", available_mib=self.host_available_mib, floor_mib=self.guard.floor_mib)
 
 
-def _processes(record: ManagedWorker, table: Table) -> Iterator[psutil.Process]:
-    if record.child.pid in table.processes:
-        yield table.processes[record.child.pid]
-    yield from record.tree.known
+def _processes(worker: Worker, table: Table) -> Iterator[psutil.Process]:
+    if worker.child.pid in table.processes:
+        yield table.processes[worker.child.pid]
+    yield from worker.tree.known
 
 
-def _oldest_first(record: ManagedWorker) -> int:
-    return -record.memory.samples_since
+def _oldest_first(worker: Worker) -> int:
+    return -worker.memory.samples_since
 
 
-def _figures(record: ManagedWorker) -> dict[str, Any]:
-    return {"rss_mib": record.memory.rss_mib, "memory_mib": record.memory.memory_mib, "active": record.active}
+def _figures(worker: Worker) -> dict[str, Any]:
+    return {"rss_mib": worker.memory.rss_mib, "memory_mib": worker.memory.memory_mib, "active": worker.active}

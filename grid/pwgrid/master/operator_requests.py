@@ -9,6 +9,7 @@ import structlog
 
 from pwgrid.common import sd_notify
 from pwgrid.common.errors import GridError
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.sd_notify import service_manager
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.control.frames import Frame
@@ -20,7 +21,7 @@ from pwgrid.master.reload import Reload
 from pwgrid.master.reports import Reports
 from pwgrid.master.shutdown_order import Shutdown
 from pwgrid.master.upgrade import VersionChange
-from pwgrid.master.workers.worker import ManagedWorker
+from pwgrid.master.workers.worker import Worker
 from pwgrid.master.workers.workers import Workers
 from pwgrid.settings.model import DEFAULT, NO_POOL
 from pwgrid.settings.value_types import MAX_WORKERS
@@ -45,8 +46,8 @@ class Requests:
         return {
             "status": lambda _data: self.reports.status(),
             "redis": lambda _data: {"url": self.config.redis_url, "prefix": self.config.settings.redis_key_prefix},
-            "settings": lambda _data: {"settings": self.config.describe_settings(self.config.settings)},
-            "tokens": lambda _data: {"file": self.config.tokens_file and str(self.config.tokens_file)},
+            "settings": lambda _data: {"settings": self.config.parts.describe(self.config.settings)},
+            "tokens": lambda _data: {"file": self.config.parts.tokens_file and str(self.config.parts.tokens_file)},
             "drain": self.drain,
             "end_session": self.end_session,
             "end_sessions": self.end_sessions,
@@ -56,50 +57,37 @@ class Requests:
             "stop": self.stop,
         }
 
-    def from_proxy(self, name: str, data: Frame) -> None:
-        """A request that came to the proxy's API. It gets no answer from the master. Raises ValueError where it does
-        not say what is to be done."""
-        if name == "drain_asked":
-            records = _select(self.workers.records.values(), data)
-            # A second request must not cut sessions: it may be a retry.
-            self._drain(records, data, "asked by the proxy", once=True)
-        elif name == "end_session":
-            worker_id, session_id = validate_reports.ident(data, "workerId"), validate_reports.ident(data, "sessionId")
-            reason = validate_reports.sentence(data.get("reason"), EndReason.ENDED_BY_OPERATOR)
-            self.workers.end_session(worker_id, session_id, reason)
-        else:
-            log.warning("event_unknown", process="proxy", name=name)
-
     def drain(self, data: Frame) -> Frame:
         """Drain one worker, a pool, or all. A second drain of a worker ends its sessions at once, unless `once` says
         that the first one is enough."""
-        records = _select(self.workers.records.values(), data)
-        if not records and data.get("pool") is not None and data["pool"] not in self.workers.pools:
+        workers = _select(self.workers.by_id.values(), data)
+        if not workers and data.get("pool") is not None and data["pool"] not in self.workers.pools:
             raise ValueError(f"there is no pool {data['pool']!r:.40}; pools are {', '.join(self.workers.pools)}")
-        if not records and not data.get("all"):
+        if not workers and not data.get("all"):
             raise ValueError(f"no worker matches {data.get('worker') or data.get('pool') or 'an empty drain request'}")
-        self._drain(records, data, "operator", once=bool(data.get("once")))
-        return {"draining": [record.worker_id for record in records]}
+        self._drain(workers, data, "operator", once=bool(data.get("once")))
+        return {"draining": [worker.worker_id for worker in workers]}
 
-    def _drain(self, records: Iterable[ManagedWorker], data: Frame, reason: str, *, once: bool) -> None:
+    def _drain(self, workers: Iterable[Worker], data: Frame, reason: str, *, once: bool) -> None:
         wanted = Purpose.END_NOW if data.get("now") else Purpose.END_FOR_OPERATOR
-        reason = validate_reports.sentence(data.get("reason"), reason)
-        for record in records:
-            if not (once and record.life.purpose is wanted):
-                self.workers.drain(record, reason, wanted)
+        asked = Reason(WorkerEnd.OPERATOR, validate_reports.sentence(data.get("reason"), reason))
+        for worker in workers:
+            if not (once and worker.life.purpose is wanted):
+                worker.drain(asked, wanted)
 
     def end_session(self, data: Frame) -> Frame:
         """Tell a worker to end one of its sessions. Only the worker knows whether it (still) has that session."""
         worker_id, session_id = str(data.get("worker")), str(data.get("session"))
-        if worker_id not in self.workers.records:
+        worker = self.workers.by_id.get(worker_id)
+        if worker is None:
             raise ValueError(f"there is no worker {worker_id:.40} (any more)")
-        self.workers.end_session(worker_id, session_id, EndReason.ENDED_BY_OPERATOR)
+        worker.send("end_session", {"sessionId": session_id, "reason": EndReason.ENDED_BY_OPERATOR})
         return {"ending": session_id}
 
     def end_sessions(self, data: Frame) -> Frame:
         """End the sessions and leases of tokens of this name that were revoked."""
         self.workers.end_of_token(validate_reports.ident(data, "token"))
-        return {"workers": len(self.workers.records)}
+        return {"workers": len(self.workers.by_id)}
 
     def scale(self, data: Frame) -> Frame:
         """Change the wanted numbers of workers, until a reload changes them."""
@@ -114,7 +102,7 @@ class Requests:
                 raise ValueError(f"{name}: {workers!r:.40} is not a number of workers from 0 to {MAX_WORKERS}")
             if workers > pool.workers == 0:
                 try:
-                    self.config.prepare_pool(self.config.settings, pool.settings)
+                    self.config.parts.prepare_pool(self.config.settings, pool.settings)
                 except GridError as error:
                     raise ValueError(str(error)) from None
             wanted[name] = workers
@@ -130,7 +118,7 @@ class Requests:
     def _keep_the_default_browser(self, wanted: dict[str, int]) -> None:
         """Raises ValueError if no worker of the default browser type would be left, and the settings name that type."""
         settings = self.config.settings
-        source = self.config.describe_settings(settings).get("default_browser_type", {}).get("source", DEFAULT)
+        source = self.config.parts.describe(settings).get("default_browser_type", {}).get("source", DEFAULT)
         browser_type = settings.default_browser_type
         left = {self.workers.pools[name].settings.browser_type for name, workers in wanted.items() if workers}
         if source != DEFAULT and browser_type not in left:
@@ -160,11 +148,11 @@ class Requests:
             raise ValueError("the grid is stopping")
 
 
-def _select(records: Iterable[ManagedWorker], data: Frame) -> list[ManagedWorker]:
-    """The workers that a drain request names: {"worker"|"workerId": id}, {"pool": name} or {"all": true}."""
-    worker_id = data.get("worker", data.get("workerId"))
+def _select(workers: Iterable[Worker], data: Frame) -> list[Worker]:
+    """The workers that a drain request names: {"worker": id}, {"pool": name} or {"all": true}."""
+    worker_id = data.get("worker")
     if worker_id is not None:
-        return [record for record in records if record.worker_id == worker_id]
+        return [worker for worker in workers if worker.worker_id == worker_id]
     if data.get("pool") is not None:
-        return [record for record in records if record.pool == data["pool"]]
-    return list(records) if data.get("all") else []
+        return [worker for worker in workers if worker.pool.name == data["pool"]]
+    return list(workers) if data.get("all") else []

@@ -6,18 +6,21 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import structlog
 
 from pwgrid.common.errors import GridError
+from pwgrid.common.reasons import Reason
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame
 from pwgrid.control.master_side import MasterSide
 from pwgrid.control.server import Reconnect
-from pwgrid.master.adoption import ChildFileWriter, Leftovers
 from pwgrid.master.child import Child, Exit, RestartedChild, fork_linked
+from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.config import MasterConfig
+from pwgrid.master.leftovers import Leftovers
 from pwgrid.master.policy import validate_reports
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.child_files import RETIRING, ChildState
@@ -35,7 +38,7 @@ NOBODY_WAITS: Final[Frame] = {"waiting": 0, "waitingByRun": []}
 
 
 class ProxyChild(RestartedChild):
-    """Runs one proxy. `on_event(name, data)` is called for each operator's request that it passes on.
+    """Runs one proxy.
 
     `listeners` are its listening sockets: none while only a proxy that another master forked has them.
     """
@@ -45,7 +48,6 @@ class ProxyChild(RestartedChild):
         loop: Loop,
         config: MasterConfig,
         files: ChildFileWriter,
-        on_event: Callable[[str, Frame], None],
         listeners: tuple[socket.socket, ...],
     ) -> None:
         super().__init__("proxy", loop, files)
@@ -58,7 +60,6 @@ class ProxyChild(RestartedChild):
         self.waiting: Frame = NOBODY_WAITS
         """How many clients wait in it for a slot, in total and by run, as it reported last."""
         self._config = config
-        self._on_event = on_event
         self._link: MasterSide | None = None
         self._undelivered: list[tuple[str, Frame]] = []
         self._state: Frame = {}
@@ -96,7 +97,7 @@ class ProxyChild(RestartedChild):
         """Ask it to accept no more clients, serve those that it has, and end; if it does not in time, it is killed."""
         self._end("retire", self._loop.now() + self._config.settings.longest_wait_s() + RETIRE_GRACE_S)
         if self._child is not None:
-            self._files.service("proxy", self._child, status=RETIRING)
+            self._files.write(replace(self._file_of(self._child), status=RETIRING))
 
     def attach(self, reconnect: Reconnect) -> bool:
         """Take the proxy's new connection, and its listening sockets if this process has none; False when there is no
@@ -120,13 +121,15 @@ class ProxyChild(RestartedChild):
     def _fork(self) -> Child:
         if not self.listeners:
             try:
-                self.listeners = self._config.open_listeners()
+                self.listeners = self._config.listeners.open()
             except GridError as error:
                 raise OSError(errno.EADDRINUSE, str(error)) from None
         config, common = self._config, self._config.common()
         child, control = fork_linked(
             self._loop,
-            lambda control: config.run_proxy(ProxyArguments(*common, control, self.listeners, config.tokens_file)),
+            lambda control: config.roles.proxy(
+                ProxyArguments(*common, control, self.listeners, config.parts.tokens_file)
+            ),
             self.listeners,
         )
         link = self._link = self._new_link()
@@ -170,8 +173,8 @@ class ProxyChild(RestartedChild):
                 self.listening = self.ready = False
             case {"t": "event", "name": "listening"}:
                 self.listening = True
-            case {"t": "event", "name": name, "data": data}:
-                self._on_event(name, data)
+            case {"t": "event", "name": name}:
+                log.warning("event_unknown", process="proxy", name=name)
 
     def _on_silence(self) -> None:
         if self._child is not None:
@@ -180,23 +183,19 @@ class ProxyChild(RestartedChild):
 
 
 class Proxies:
-    """Runs one proxy, `current`, and others during a replacement. `on_event(name, data)` is called for each operator's
-    request that any of them passes on."""
+    """Runs one proxy, `current`, and others during a replacement."""
 
-    def __init__(
-        self, loop: Loop, config: MasterConfig, files: ChildFileWriter, on_event: Callable[[str, Frame], None]
-    ) -> None:
+    def __init__(self, loop: Loop, config: MasterConfig, files: ChildFileWriter) -> None:
         self._loop = loop
         self._config = config
         self._files = files
-        self._on_event = on_event
         self.configuration = ""
         """A name for the latest configuration; each proxy reports which one it knows."""
-        self.current = self._make(config.listeners)
+        self.current = self._make(config.listeners.there)
         self._coming: ProxyChild | None = None
         self._leaving: list[ProxyChild] = []
         self._late = loop.timer(lambda: self._replaced(f"it does not listen after {START_S:g} s"))
-        self._wanted: str | None = None
+        self._wanted: Reason | None = None
         self._then: Callable[[], None] | None = None
 
     @property
@@ -222,7 +221,7 @@ class Proxies:
             leaving.adopt(state)
             self._retire(leaving)
 
-    def replace(self, reason: str, then: Callable[[], None] | None = None) -> None:
+    def replace(self, reason: Reason, then: Callable[[], None] | None = None) -> None:
         """Start a new proxy, and retire the current one when it listens; `then` is called when it does, or has
         failed."""
         self._wanted = reason
@@ -234,7 +233,7 @@ class Proxies:
             if self._coming.listening or self._coming.problem is not None:
                 self._replaced(None if self._coming.listening else self._coming.problem)
         elif self._wanted is not None and self.current.listening and self.current.listeners:
-            log.info("proxy_replacing", pid=self.current.pid, reason=self._wanted)
+            log.info("proxy_replacing", pid=self.current.pid, reason=str(self._wanted))
             self._wanted = None
             self._late.arm(self._loop.now() + START_S)
             self._coming = self._make(self.current.listeners)
@@ -310,7 +309,7 @@ class Proxies:
             self._coming = None
 
     def _make(self, listeners: tuple[socket.socket, ...]) -> ProxyChild:
-        return ProxyChild(self._loop, self._config, self._files, self._on_event, listeners)
+        return ProxyChild(self._loop, self._config, self._files, listeners)
 
     def _all(self) -> list[ProxyChild]:
         return [self.current, *([self._coming] if self._coming else []), *self._leaving]

@@ -9,10 +9,11 @@ from typing import Final
 import structlog
 
 from pwgrid.common.errors import GridError
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred
-from pwgrid.master.adoption import ChildFileWriter
+from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.changed_settings import Change, compare
 from pwgrid.master.proxies import Proxies
@@ -22,8 +23,8 @@ from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
 
-CONFIGURATION: Final = "configuration"
-UPGRADE: Final = "upgrade"
+CONFIGURATION: Final = Reason(WorkerEnd.CONFIGURATION)
+UPGRADE: Final = Reason(WorkerEnd.UPGRADE)
 
 KNOWN_S: Final = 3.0
 """How long a reload waits until the proxy has the new configuration."""
@@ -90,7 +91,7 @@ class Reload:
         """Recycle and replace what another master has forked with other settings or other code. `proxy` is the file of
         its proxy."""
         self.recycle_outdated()
-        if proxy is not None and proxy.version != self._config.code:
+        if proxy is not None and proxy.version != self._config.parts.code:
             self._proxies.replace(UPGRADE)
         elif proxy is not None and proxy.settings != self._files.settings_of("proxy"):
             self._proxies.replace(CONFIGURATION)
@@ -98,19 +99,18 @@ class Reload:
     def recycle_outdated(self) -> list[str]:
         """Mark the workers with other settings or other code than is wanted now to be recycled; returns their ids."""
         found = []
-        for record in self._workers.records.values():
-            pool = self._workers.pools[record.pool]
-            if pool.is_removed or not record.life.is_capacity:
+        for worker in self._workers.by_id.values():
+            if worker.pool.is_removed or not worker.life.is_capacity:
                 continue
             reason = None
-            if record.settings != self._files.settings_of_pool(pool.settings):
+            if worker.settings != self._files.settings_of_pool(worker.pool.settings):
                 reason = CONFIGURATION
-            elif record.code != self._config.code:
+            elif worker.code != self._config.parts.code:
                 reason = UPGRADE
-            if record.recycle in (None, CONFIGURATION):  # the settings may be changed back before its turn comes
-                self._workers.mark(record, reason)
+            if worker.recycle in (None, CONFIGURATION):  # the settings may be changed back before its turn comes
+                worker.mark(reason)
             if reason is not None:
-                found.append(record.worker_id)
+                found.append(worker.worker_id)
         return found
 
     def read(self) -> tuple[Change, Settings, Callable[[], None]]:
@@ -119,7 +119,7 @@ class Reload:
         config = self._config
         scaled_up = {name for name, pool in self._workers.pools.items() if pool.workers and not pool.settings.workers}
         try:
-            settings, accept = config.reload(scaled_up)
+            settings, accept = config.parts.reload(config.settings.port, scaled_up)
         except GridError as error:
             log.error("configuration_refused", reason=str(error))
             raise ValueError(str(error)) from None

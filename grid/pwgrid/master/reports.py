@@ -88,7 +88,7 @@ class Reports:
             "redis": self._redis_reply(),
             "host": self._memory.status_reply(),
             "pools": [pool.status_reply() for pool in self._workers.pools.values()],
-            "workers": [record.status_reply() for record in self._workers.records.values()],
+            "workers": [worker.status_reply() for worker in self._workers.by_id.values()],
             "runs": self._runs(),
             "drained": list(self._workers.drained),
             **self._proxies.waiting(),
@@ -111,15 +111,16 @@ class Reports:
             "pools": {name: pool.roster_entry() for name, pool in self._workers.pools.items()},
             "workers": [
                 {
-                    "id": record.worker_id,
-                    **({} if record.pool == record.browser_type else {"pool": record.pool}),  # a frame has its limit
-                    "browserType": record.browser_type,
-                    "status": record.life.status.value,
-                    "playwrightVersion": record.launched.get("playwrightVersion"),
-                    **({"suspect": record.suspicion[:MOST_CHARACTERS]} if record.suspicion else {}),
+                    "id": worker.worker_id,
+                    # A frame has its limit.
+                    **({} if worker.pool.name == worker.browser_type else {"pool": worker.pool.name}),
+                    "browserType": worker.browser_type,
+                    "status": worker.life.status.value,
+                    "playwrightVersion": worker.launched.get("playwrightVersion"),
+                    **({"suspect": worker.suspicion[:MOST_CHARACTERS]} if worker.suspicion else {}),
                 }
-                for record in self._workers.records.values()
-                if record.life.status in NOT_ENDED
+                for worker in self._workers.by_id.values()
+                if worker.life.status in NOT_ENDED
             ],
             "reasons": self._reasons(),
         }
@@ -140,21 +141,21 @@ class Reports:
         told = self.status()
         if proxy.ready and told["ready"]:
             self.is_ready = True
-            self._call(self._config.on_ready, told)
+            self._call(self._config.messages.ready, told)
         elif not told["ready"] and not self._is_not_ready:
             self._is_not_ready = True
-            self._call(self._config.on_not_ready, told)
+            self._call(self._config.messages.not_ready, told)
 
     def tell_stop(self, now: float) -> float:
         """Say what is new about a stop that waits for workers. Returns when to call it again at the latest (monotonic
         seconds)."""
-        records, drain_s = self._workers.records.values(), self._config.settings.drain_timeout
+        workers, drain_s = self._workers.by_id.values(), self._config.settings.drain_timeout
         if not self._is_stop_told and not self._shutdown.is_hurried:
             answer_by = self._shutdown.asked_at + ANSWER_S
-            if now < answer_by and not all(record.has_told_drain for record in records):
+            if now < answer_by and not all(worker.has_told_drain for worker in workers):
                 return answer_by
-        live = sum(record.active for record in records)
-        sessions, say = counted(live, "live session"), self._config.on_stopping
+        live = sum(worker.active for worker in workers)
+        sessions, say = counted(live, "live session"), self._config.messages.stopping
         if self._shutdown.is_hurried and not self._is_hurry_told:
             self._is_hurry_told = self._is_stop_told = True
             say(f"stopping: ending {sessions} now")
@@ -164,29 +165,30 @@ class Reports:
                 say(f"stopping: {sessions} may go on for {drain_s:g} s; Ctrl-C again (or SIGTERM) ends them now")
             else:
                 say("stopping: no live session")
-        if self._config.count_down is None or self._is_hurry_told or not live:
+        count_down = self._config.messages.count_down
+        if count_down is None or self._is_hurry_told or not live:
             return math.inf
         if now >= self._counted_at + COUNT_S:
             self._counted_at = now
-            left_s = max((record.life.sessions_until - now for record in records if record.active), default=0.0)
+            left_s = max((worker.life.sessions_until - now for worker in workers if worker.active), default=0.0)
             left = f"{max(0, math.ceil(min(left_s, drain_s)))} s left"
-            self._config.count_down(f"stopping: {sessions}, {left}, Ctrl-C ends them now")
+            count_down(f"stopping: {sessions}, {left}, Ctrl-C ends them now")
         return self._counted_at + COUNT_S
 
     def _runs(self) -> list[dict[str, Any]]:
         """How many slots clients of each name, run and label key have, as far as clients gave any; the most first."""
         slots: Counter[tuple[str, ...]] = Counter()
-        for record in self._workers.records.values():
-            for run in record.runs:
+        for worker in self._workers.by_id.values():
+            for run in worker.runs:
                 slots[tuple(run[what] for what in SAID)] += run["slots"]
         return [{**dict(zip(SAID, words, strict=True)), "slots": number} for words, number in slots.most_common()]
 
     def _reasons(self) -> dict[str, str]:
         """Why workers drain, or will, by worker id. Only the first MOST_REASONS, to stay within a frame's size."""
-        records = self._workers.records.values()
-        told = ((each.worker_id, each.life.reason or each.recycle) for each in records)
+        workers = self._workers.by_id.values()
+        told = ((each.worker_id, each.reason) for each in workers)
         return dict(
-            islice(((worker_id, reason[:MOST_CHARACTERS]) for worker_id, reason in told if reason), MOST_REASONS)
+            islice(((worker_id, str(reason)[:MOST_CHARACTERS]) for worker_id, reason in told if reason), MOST_REASONS)
         )
 
     def _redis_reply(self) -> dict[str, Any]:
@@ -202,7 +204,7 @@ class Reports:
     def _tell_progress(self) -> None:
         wanted = launching = available = 0
         for pool in self._workers.pools.values():
-            statuses = [record.life.status for record in pool.records if record.life.is_capacity]
+            statuses = [worker.life.status for worker in pool.members if worker.life.is_capacity]
             wanted += pool.workers
             # A worker that is to be replaced is there until its replacement is: there are more than are wanted then.
             launching += min(pool.workers, len(statuses))
@@ -210,7 +212,7 @@ class Reports:
         text = f"launching {launching} of {wanted} workers ({available} ready)"
         if launching and text != self._progress:
             self._progress = text
-            self._call(self._config.on_progress, text)
+            self._call(self._config.messages.progress, text)
 
     @staticmethod
     def _call(hook: Callable[..., None], argument: object) -> None:

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -21,6 +21,7 @@ from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred
 from pwgrid.master.child import Child, Exit, fork_command, said
 from pwgrid.master.config import MasterConfig
+from pwgrid.master.leftovers import KeptOpen
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.reload import UPGRADE, Reload
 from pwgrid.master.signal_queue import HANDLED, SignalQueue
@@ -30,6 +31,8 @@ log = structlog.get_logger()
 
 VARIABLE: Final = "PWGRID_KEPT_OPEN"
 CHECK_S: Final = 30.0
+CHECK_ONLY: Final = "--check-only"
+"""With it the command only loads its code and configuration."""
 _REASON_CHARACTERS: Final = 2000
 
 
@@ -62,13 +65,13 @@ class VersionChange:
         if self._proxies.is_being_replaced:  # by an upgrade or a reload
             raise ValueError("the proxy is still being replaced; try again when the new one listens")
         change, *_ = reload.read()  # the new code reads the configuration, too, and could not refuse it any more
-        if not force and not change.changed and self._config.is_up_to_date(self._config.settings):
+        if not force and not change.changed and self._config.parts.are_installed(self._config.settings):
             log.info("upgrade_not_needed")
             return {"unchanged": True}
         self._output.unlink(missing_ok=True)
         try:
             # Path.cwd() would fail where the directory that the grid was started in has been removed.
-            check = fork_command(self._loop, self._config.check_argv, Path(), self._output)
+            check = fork_command(self._loop, [*self._config.argv, CHECK_ONLY], Path(), self._output)
         except OSError as error:
             raise ValueError(f"cannot start the check of the new code: {error.strerror or error}") from None
         deadline = self._loop.now() + CHECK_S
@@ -87,11 +90,11 @@ class VersionChange:
 
     def replace_children(self) -> None:
         """Called in the new code: replace the proxy, then recycle all workers of the old code."""
-        old = [record for record in self._workers.records.values() if record.life.is_capacity]
+        old = [worker for worker in self._workers.by_id.values() if worker.life.is_capacity]
 
         def recycle() -> None:
-            for record in old:
-                self._workers.mark(record, record.recycle or UPGRADE)
+            for worker in old:
+                worker.mark(worker.recycle or UPGRADE)
 
         self._proxies.replace(UPGRADE, then=recycle)
 
@@ -107,7 +110,7 @@ class VersionChange:
             self._answer.refuse(f"the new code does not load, so the old one stays: {problem}")
             return
         log.info("upgrade_executing")
-        workers = sum(record.life.is_capacity for record in self._workers.records.values())
+        workers = sum(worker.life.is_capacity for worker in self._workers.by_id.values())
         self._answer.reply({"workers": workers, "from": __version__})
         try:
             self._execute()
@@ -120,29 +123,6 @@ class VersionChange:
         if ended.is_clean:
             return None
         return said(self._output)[-_REASON_CHARACTERS:] or f"it ended with {ended}"
-
-
-@dataclass(frozen=True, slots=True)
-class KeptOpen:
-    """What the master keeps while it executes itself anew. `listeners`, `lock`, `control`, `lifeline` and `ipc` (by
-    worker id, until adopted) are descriptors; `pools` are the wanted workers of scaled pools. `is_nohup`: SIGHUP was
-    ignored when the grid was started, which nobody can see any more once it is handled.
-
-    Another version reads it: it may know fewer fields, or more, which have defaults therefore."""
-
-    listeners: tuple[int, ...]
-    lock: int
-    control: int
-    ipc: dict[str, int]
-    lifeline: int | None
-    pools: dict[str, int]
-    port: int
-    started_at: float
-    is_nohup: bool = False
-
-    def fds(self) -> list[int]:
-        lifeline = [] if self.lifeline is None else [self.lifeline]
-        return [*self.listeners, self.lock, self.control, *self.ipc.values(), *lifeline]
 
 
 def execute(argv: list[str], kept: KeptOpen, signals: SignalQueue) -> NoReturn:

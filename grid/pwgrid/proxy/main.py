@@ -27,7 +27,7 @@ from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.client_traces import ClientTraces
 from pwgrid.proxy.connect.connect import ConnectingClient
 from pwgrid.proxy.connect.gateway import Gateway
-from pwgrid.proxy.connect.handoff_link import HANDOFF_TIMEOUT_S, Handoffs, tune
+from pwgrid.proxy.connect.handoff_link import Handoffs, tune
 from pwgrid.proxy.connect.http_or_upgrade import IdleConnections, ProtocolChooser
 from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.policy.access import Access
@@ -37,6 +37,8 @@ from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.reap_workers import DeadWorkers, keep_reaping
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.selector import Selector
+from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S
+from pwgrid.proxy.services import Services
 from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.descriptor_limit import room_for_clients
@@ -101,14 +103,14 @@ class Proxy:
         self.queue = self.selector.queue
         self.queue.on_change = self._on_waiting
         self._tell_waiting: asyncio.TimerHandle | None = None
-        self.handoffs = Handoffs(boot.runtime, self.selector, traces)
+        self.handoffs = Handoffs(boot.runtime, self.selector.health, traces)
         self._is_retiring = False
         self.access = access_of(boot, lambda: self._is_retiring and self.roster.operators_token != own_token_id)
         self.readiness = Readiness(self.settings, self.roster, self.registry)
         self.gateway = Gateway(self.settings, self.roster, self.selector, self.handoffs, self.access, self.readiness)
         self.gateway.traces = traces
         self.master = AskMaster(boot.runtime / "control.sock")
-        self.feed = Feed(self)
+        self.feed = Feed(self.settings, self.registry, self.roster, self.queue, self.gateway.figures, self.master)
         self.gateway.refusal_log.on_line = self.feed.events.refused
         self.gateway.on_slot_taken = self.feed.client_came
         self._stop = asyncio.Event()
@@ -136,7 +138,7 @@ class Proxy:
         choose_protocol = partial(ProtocolChooser, IdleConnections(self._room), self.gateway.figures.note_refusal)
         server = self._server = GridServer(
             uvicorn.Config(
-                create_app(self, self.access),
+                create_app(self._services(), self.access),
                 http=cast("type[asyncio.Protocol]", choose_protocol),
                 ws=cast("type[asyncio.Protocol]", partial(ConnectingClient, self.gateway)),
                 lifespan="off",
@@ -179,6 +181,19 @@ class Proxy:
         if self.control.is_lost:
             end_grid_if_last(self.boot.runtime)
         return 0
+
+    def _services(self) -> Services:
+        return Services(
+            settings=self.settings,
+            runtime=self.boot.runtime,
+            registry=self.registry,
+            roster=self.roster,
+            gateway=self.gateway,
+            queue=self.queue,
+            feed=self.feed,
+            readiness=self.readiness,
+            master=self.master,
+        )
 
     # Registry
 
@@ -261,7 +276,7 @@ class Proxy:
                 self.feed.events.worker_lost(data["workerId"], data["reason"])
         elif name == "worker_taken_over":
             self.feed.events.worker_taken_over(data["workerId"])
-            self.selector.process_died(data["workerId"])
+            self.selector.health.process_died(data["workerId"])
             self.handoffs.drop(data["workerId"], "the worker is gone")
             # Its sessions live on, and no proxy selects it.
             marks = self._write_of_worker(self.registry.mark_draining, data, "worker_not_marked_draining")

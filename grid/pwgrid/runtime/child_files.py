@@ -53,8 +53,8 @@ class ChildState:
     pool: str = ""
     launched: dict[str, Any] = field(default_factory=dict)
     status: str = ""
-    reason: str | None = None
-    recycle: str | None = None
+    reason: dict[str, str] | None = None
+    recycle: dict[str, str] | None = None
     spare: bool = False
     is_successor: bool = False
     sessions_until: float | None = None
@@ -107,6 +107,11 @@ def read_states(runtime: Path) -> Iterator[ChildState]:
 def digest(value: object) -> str:
     """A short fingerprint of `value`, from which nothing of it can be read."""
     return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
+
+
+def registry_of(redis_url: str, key_prefix: str) -> str:
+    """A name for a Redis and a key prefix, from which no password can be read."""
+    return digest((redis_url, key_prefix))
 
 
 @cache

@@ -13,16 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from playwright._impl._driver import compute_driver_executable
-
 from pwgrid.common.errors import BrowserMissing, GridError
 from pwgrid.common.launch_failure import BrowserLaunchError
-from pwgrid.settings.model import NAMES_A_REDIS, Settings
-from pwgrid.settings.pools import PoolSettings
-from pwgrid.setup.ffmpeg import ensure_ffmpeg
-from pwgrid.setup.packages import Host, output_of
-from pwgrid.setup.redis import ensure_redis
-from pwgrid.worker.browser.find import (
+from pwgrid.installed.browsers import (
     FoundBrowser,
     SearchPaths,
     Source,
@@ -32,6 +25,12 @@ from pwgrid.worker.browser.find import (
     made_for,
     remember_trial,
 )
+from pwgrid.installed.driver import own_driver
+from pwgrid.settings.model import NAMES_A_REDIS, Settings
+from pwgrid.settings.pools import PoolSettings
+from pwgrid.setup.ffmpeg import ensure_ffmpeg
+from pwgrid.setup.packages import Host, output_of
+from pwgrid.setup.redis import ensure_redis
 from pwgrid.worker.browser.launch import LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer
 
@@ -107,7 +106,7 @@ def _distinct(pools: Iterable[PoolSettings]) -> list[PoolSettings]:
 
 def _driver_fault(host: Host) -> str | None:
     """Makes sure that the Node of Playwright's package runs here. None when it does, else why not."""
-    node = compute_driver_executable()[0]
+    node = str(own_driver().node)
     fault = _run_fault(node, host)
     if fault is not None and _LACKS_LIBRARIES.search(fault):
         host.say(f"playwright: its Node does not run yet: {fault}")
@@ -185,10 +184,9 @@ class _Setup:
             return "Playwright cannot install it without its Node"
         browser_type = self.pool.browser_type
         self.host.say(f"{browser_type}: asking Playwright to install its own")
-        node, cli = compute_driver_executable()
         only = ["--only-shell"] if browser_type == "chromium" and self.settings.headless else []
         patience = self.host.environ.get(_CONNECT_TIMEOUT) or str(_CONNECT_TIMEOUT_MS)
-        fault = self.host.run([node, cli, "install", *only, browser_type], {_CONNECT_TIMEOUT: patience})
+        fault = self.host.run(own_driver().command("install", *only, browser_type), {_CONNECT_TIMEOUT: patience})
         return None if fault is None else f"Playwright could not install it ({fault}; {_DOWNLOAD_VARIABLES} are heeded)"
 
     def _from_system(self) -> str | None:
@@ -245,7 +243,7 @@ class _Setup:
 
     def _libraries(self) -> str | None:
         """Installs the libraries that Playwright says its browser needs. None when it worked, else why not."""
-        command = [*compute_driver_executable(), "install-deps", self.pool.browser_type]
+        command = own_driver().command("install-deps", self.pool.browser_type)
         prefix = self.host.as_root()
         if prefix is None:
             self.host.commands_by_hand.append(" ".join(command))

@@ -15,12 +15,12 @@ from importlib.metadata import version as version_of_package
 from pathlib import Path
 from typing import Final, Literal
 
-from playwright._impl._driver import compute_driver_executable
-
 from pwgrid.common import trace_settings
 from pwgrid.common.errors import AlreadyRunning, GridError
 from pwgrid.common.redis_faults import FaultKind
 from pwgrid.common.redis_url import shown, user_of
+from pwgrid.installed.browsers import SearchPaths, find_for_pool, made_for
+from pwgrid.installed.driver import own_driver
 from pwgrid.master.listener import why_no_listening
 from pwgrid.master.memory_readings import BROWSER_MIB, MIB, SESSION_MIB, available_mib, own_cgroups, text_of
 from pwgrid.registry import embedded_redis
@@ -34,7 +34,6 @@ from pwgrid.setup.browsers import distance_of, launch_once
 from pwgrid.setup.ffmpeg import find_ffmpeg
 from pwgrid.setup.packages import output_of
 from pwgrid.setup.redis import version_of
-from pwgrid.worker.browser.find import SearchPaths, find_for_pool, made_for
 
 Level = Literal["good", "warn", "bad"]
 """`bad`: something that the settings ask for fails. `warn`: something that they do not ask for would."""
@@ -73,7 +72,7 @@ def examine(loaded: Loaded) -> Iterator[Finding]:
 
 
 def _driver() -> Finding:
-    node = compute_driver_executable()[0]
+    node = str(own_driver().node)
     playwright = f"Playwright {version_of_package('playwright')}"
     version, fault = output_of([node, "--version"])
     if fault is not None:

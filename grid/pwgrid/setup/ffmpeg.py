@@ -6,10 +6,9 @@ import os
 from pathlib import Path
 from typing import Final
 
-from playwright._impl._driver import compute_driver_executable
-
+from pwgrid.installed.browsers import SearchPaths, ffmpeg_paths
+from pwgrid.installed.driver import own_driver
 from pwgrid.setup.packages import Host, output_of
-from pwgrid.worker.browser.find import SearchPaths, ffmpeg_paths
 
 ENCODER: Final = "libvpx"
 """Playwright's videos are WebM files, which need it."""
@@ -72,7 +71,7 @@ def _link(host: Host, places: SearchPaths, reason: str) -> str | None:
 
 def _from_playwright(host: Host) -> str | None:
     host.say("video: asking Playwright to install its own ffmpeg")
-    fault = host.run([*compute_driver_executable(), "install", "ffmpeg"])
+    fault = host.run(own_driver().command("install", "ffmpeg"))
     return fault and f"Playwright could not install ffmpeg ({fault})"
 
 

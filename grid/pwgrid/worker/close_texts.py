@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from typing import Final
 
+from pwgrid.common.reasons import WorkerEnd
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.settings.model import Settings
 
 _CLOSED: Final = "the grid closed this session: "
 
 _WHY_DRAINED: Final = {
-    "shutdown": "the grid was stopping",
-    "operator": "an operator drained its worker",
-    "scaled down": "its worker was not wanted any more",
-    "no master for too long": "the grid had lost its master",
+    WorkerEnd.SHUTDOWN: "the grid was stopping",
+    WorkerEnd.OPERATOR: "an operator drained its worker",
+    WorkerEnd.SCALED_DOWN: "its worker was not wanted any more",
+    WorkerEnd.NO_MASTER: "the grid had lost its master",
 }
-"""By the drain's reason; for all other reasons another worker takes the place of the one that drains."""
+"""By the kind of the drain's reason; for all other kinds another worker takes the place of the one that drains."""
 
 
 def close_texts(settings: Settings) -> dict[str, str]:
@@ -45,10 +46,10 @@ def close_texts(settings: Settings) -> dict[str, str]:
     return {reason.value: _CLOSED + sentence for reason, sentence in sentences.items()}
 
 
-def drain_text(drain_reason: str, cut: EndReason, limit: str) -> str | None:
+def drain_text(drained_for: WorkerEnd, cut: EndReason, limit: str) -> str | None:
     """Returns the sentence for sessions that a drain cuts; None where `close_texts` has it. `limit` is the setting that
     bounded them, with its value ("DRAIN_TIMEOUT=30 s")."""
-    why = _WHY_DRAINED.get(drain_reason, "its worker was being replaced")
+    why = _WHY_DRAINED.get(drained_for, "its worker was being replaced")
     if cut is EndReason.DRAIN_TIMEOUT:
         return f"{_CLOSED}{why} and {limit} was over"
     if cut is EndReason.DRAINED_NOW:

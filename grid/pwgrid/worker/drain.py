@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.tasks import first_of
 from pwgrid.worker.slots import Slots
@@ -16,7 +17,7 @@ class Drain:
     """Why the worker ends, and for how many seconds live sessions may go on. `is_recycle`: RECYCLE_DRAIN_TIMEOUT set
     these, not DRAIN_TIMEOUT. `cut` is the end reason of sessions that are left then."""
 
-    reason: str
+    reason: Reason
     timeout_s: float
     planned: bool = True
     is_recycle: bool = False
@@ -29,7 +30,7 @@ class DrainRequest:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._first: asyncio.Future[Drain] = self._loop.create_future()
-        self.limit = Drain("", math.inf)
+        self.limit = Drain(Reason(WorkerEnd.NOT_SAID), math.inf)
         """The request that leaves the sessions least time."""
         self._until = math.inf
         self._wait: asyncio.Timeout | None = None

@@ -10,20 +10,16 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 import structlog
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, DescriptorsLost, receive
 from pwgrid.registry.records import TOKEN_ID
-from pwgrid.worker.slots import LiveSession
-
-if TYPE_CHECKING:
-    from pwgrid.worker.leases import Leases
+from pwgrid.worker.holders import LiveSession, OfferedClient
 
 log = structlog.get_logger()
 
@@ -39,28 +35,14 @@ SHORTAGE_S: Final = 0.2
 """How long it accepts no proxy when no descriptor is free: the listener stays readable, so the loop would not wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedClient:
-    """A client that a proxy offers, to be answered once. This process's copy of its socket is closed then."""
+class RequestsOfProxies(Protocol):
+    """Who answers proxies about leases and sessions (admission.py). Links are numbered."""
 
-    session: LiveSession
-    deadline: float
-    """Seconds of CLOCK_MONOTONIC, which all processes of a host share."""
-    headers: Mapping[str, str]
-    """Those headers of the client that the browser server gets."""
-    early: str
-    """What the client has sent after its head, as latin-1."""
-    secret: str
-    """That of its lease, as the client has it."""
-    sock: socket.socket
-    _send: Callable[[bytes], None]
+    def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer. Raises KeyError, TypeError or ValueError for a malformed request."""
 
-    def answer(self, refused: str | None, served_at: float | None = None, ended: str | None = None) -> None:
-        """Says why it is refused, and why its lease has `ended` if that is known; or None, and when the browser server
-        got its socket (by time.monotonic(), for the answer may be later)."""
-        self.sock.close()
-        said = {"session": self.session.session_id, "refused": refused, "servedAt": served_at}
-        self._send(orjson.dumps({**said, "ended": ended} if ended else said))
+    def link_ended(self, link: int) -> None:
+        """Called when a proxy is gone."""
 
 
 class HandoffServer:
@@ -68,7 +50,7 @@ class HandoffServer:
     by numbers."""
 
     _on_offer: Callable[[OfferedClient], None]
-    _leases: Leases
+    _requests: RequestsOfProxies
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -83,9 +65,9 @@ class HandoffServer:
         self._is_short = False
         """Whether no connection could be accepted the last time."""
 
-    def open(self, on_offer: Callable[[OfferedClient], None], leases: Leases) -> None:
-        """Starts to take offers, and requests about leases."""
-        self._on_offer, self._leases = on_offer, leases
+    def open(self, on_offer: Callable[[OfferedClient], None], requests: RequestsOfProxies) -> None:
+        """Starts to take offers and requests."""
+        self._on_offer, self._requests = on_offer, requests
         self._path.unlink(missing_ok=True)
         self._listener.bind(str(self._path))
         self._listener.listen(_BACKLOG)
@@ -153,7 +135,7 @@ class HandoffServer:
             number = self._links.pop(link)
             self._loop.remove_reader(link)
             link.close()
-            self._leases.link_ended(number)
+            self._requests.link_ended(number)
 
     def _on_readable(self, link: socket.socket) -> None:
         while link in self._links:
@@ -176,7 +158,7 @@ class HandoffServer:
         try:
             said = orjson.loads(packet)  # a newer proxy may say more
             if "ask" in said and not fds:
-                reply = self._leases.asked(self._links[link], said)
+                reply = self._requests.asked(self._links[link], said)
                 self._send(link, orjson.dumps({**reply, "asked": said["ask"]}))
                 return
             session = LiveSession(said["session"], said["client"])

@@ -12,21 +12,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final
 
 import orjson
 import structlog
 
 from pwgrid.common.atomic_write import write_whole
+from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.session_lifecycle import EndReason
-from pwgrid.registry.records import EXPIRES_AT, LEASE, TOKEN, TOKEN_ID, lease_of
-from pwgrid.worker.handoff_server import OfferedClient
-from pwgrid.worker.slots import LiveSession, Slots
+from pwgrid.registry.records import LEASE, TOKEN, TOKEN_ID, lease_of
+from pwgrid.worker.holders import (
+    EXPIRED,
+    GRID_STOPPED,
+    NOT_ANSWERED,
+    RETURNED,
+    REVOKED,
+    End,
+    Lease,
+    OfferedClient,
+)
+from pwgrid.worker.registry_sync import RegistrySync
+from pwgrid.worker.sessions import Sessions
+from pwgrid.worker.slots import Slots
 from pwgrid.worker.token_check import TokenCheck
-
-if TYPE_CHECKING:
-    from pwgrid.worker.registry_sync import RegistrySync
-    from pwgrid.worker.sessions import Sessions
 
 log = structlog.get_logger()
 
@@ -50,96 +58,6 @@ MOST_ENDED: Final = 100
 NEVER_CONNECTED: Final = (EndReason.TOO_LATE, EndReason.HANDSHAKE_REFUSED)
 """So end clients that the browser server got and did not take: too late, or of another Playwright version."""
 
-LeaseRefusal = Literal["no such lease", "in use", "late", "gone", "its token cannot be checked"]
-NO_LEASE: Final[LeaseRefusal] = "no such lease"
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """How a lease or session ended: by whom (client, grid, browser), and why."""
-
-    by: str
-    reason: str
-
-
-RETURNED: Final = End("grid", EndReason.RETURNED)
-EXPIRED: Final = End("grid", EndReason.EXPIRED)
-NOT_ANSWERED: Final = End("grid", EndReason.NOT_ANSWERED)
-REVOKED: Final = End("grid", EndReason.TOKEN_REVOKED)
-GRID_STOPPED: Final = End("grid", EndReason.GRID_STOPPED)
-
-
-@dataclass(slots=True, kw_only=True)
-class Lease(LiveSession):
-    """Keeps its slot as a session does, with the key of its record as id. It is served once its proxy has kept it: then
-    it is on record, and a successor knows it. `told` has the other fields of its record (names, label key)."""
-
-    secret: str
-    expires_at: float
-    """In Unix seconds."""
-    link: int | None = None
-    """The link of the proxy that took the lease; None after this worker's predecessor."""
-    is_answered: bool = False
-    """Whether its borrower is known to have it: the proxy has reported that the answer is written, or a client came
-    with the lease. Until then it ends UNANSWERED_S after its proxy."""
-    connected: str = ""
-    """The id of the one session that is connected with it now; empty if none is."""
-    over: End | None = None
-    """How it ended, while its client's connection is still being closed."""
-    is_token_missing: bool = False
-    """Whether its token was missing at the last look."""
-    is_revoked: bool = False
-    """Whether its token is gone: it takes no further client, and ends with the one that it has."""
-    last: End | None = None
-    """How its last client's session ended; None before its first client."""
-    waiting: tuple[OfferedClient, asyncio.TimerHandle] | None = None
-    """The next client, while the last one's session has not ended."""
-    timer: asyncio.TimerHandle | None = None
-    """Ends it at `expires_at`; drops it KEEP_S after it was taken if no proxy keeps it."""
-    grace: asyncio.TimerHandle | None = None
-    """Ends it when no client comes in time: `grace_s` after the last, or UNANSWERED_S."""
-
-    @property
-    def id(self) -> str:
-        return self.session_id.removeprefix(LEASE)
-
-    def stop_timers(self) -> None:
-        self.stop_grace()
-        if self.timer is not None:
-            self.timer.cancel()
-
-    def stop_grace(self) -> None:
-        if self.grace is not None:
-            self.grace.cancel()
-            self.grace = None
-
-    def take_waiting(self) -> OfferedClient | None:
-        """Returns the client that waits for the last one's end, which does so no more; None if none does."""
-        if self.waiting is None:
-            return None
-        client, timer = self.waiting
-        self.waiting = None
-        timer.cancel()
-        return client
-
-    def fields(self) -> dict[str, str]:
-        """Returns the fields of its record in Redis."""
-        return {**self.told, EXPIRES_AT: f"{self.expires_at:.3f}"}
-
-    def as_json(self) -> dict[str, Any]:
-        """The lease as leases.json has it."""
-        return {
-            "id": self.id,
-            "secret": self.secret,
-            "expiresAt": self.expires_at,
-            "told": self.told,
-            TOKEN_ID: self.token_id,
-            "client": self.client,
-            "startedAt": self.started_at,
-            "isAnswered": self.is_answered,
-            "last": self.last,
-        }
-
 
 @dataclass(slots=True)
 class Leases:
@@ -151,12 +69,15 @@ class Leases:
     grace_s: float
     registry_sync: RegistrySync
     sessions: Sessions
-    """Tells of each of its sessions that is over by `disconnected`."""
+    """Those below the leases: it tells of each that is over by `disconnected`."""
     tokens: TokenCheck
     _ended: OrderedDict[str, tuple[Lease, str]] = field(default_factory=OrderedDict)
     """The latest leases that have ended, by id, with the reasons."""
     _next_look: asyncio.TimerHandle | None = None
     _grid_stops: bool = False
+
+    def __post_init__(self) -> None:
+        self.sessions.on_over = self.disconnected
 
     def get(self, lease_id: str) -> Lease | None:
         return self.slots.held.get(LEASE + lease_id)
@@ -168,7 +89,9 @@ class Leases:
         lease_id, token = str(message["id"]), message.get("token")
         lease = self.get(lease_id)
         if lease is not None and token is not None and lease.told.get(TOKEN, "") != token:
-            return {"refused": NO_LEASE}  # another token's; an operator, who gives none, may ask about all leases
+            return {
+                "refused": OfferRefusal.NO_LEASE
+            }  # another token's; an operator, who gives none, may ask about all leases
         match message["do"]:
             case "take":
                 return self._take(link, lease_id, message)
@@ -183,11 +106,11 @@ class Leases:
             case "extend" if lease is not None and lease.over is None:
                 return self._extend(lease, float(message["ttlS"]))
             case "keep" | "answered" | "extend":
-                return {"refused": NO_LEASE}
+                return {"refused": OfferRefusal.NO_LEASE}
             case "unanswered":
-                return {"refused": None if self.end(lease_id, NOT_ANSWERED) else NO_LEASE}
+                return {"refused": None if self.end(lease_id, NOT_ANSWERED) else OfferRefusal.NO_LEASE}
             case "return":
-                return {"refused": None if self.end(lease_id, RETURNED) else NO_LEASE}
+                return {"refused": None if self.end(lease_id, RETURNED) else OfferRefusal.NO_LEASE}
             case other:
                 raise ValueError(f"no such question: {other!r}")
 
@@ -208,14 +131,14 @@ class Leases:
             token_id=str(message.get(TOKEN_ID, "")),
             link=link,
         )
-        refused: str | None = "draining"
+        refused: str | None = OfferRefusal.DRAINING
         if not self._grid_stops:
             refused = self.slots.refusal(lease.session_id, float(message["deadline"]), time.monotonic())
         if refused is None:
             self.slots.hold(lease)
             lease.timer = asyncio.get_running_loop().call_later(KEEP_S, self._drop, lease_id)
             self._watch_tokens()
-            self.sessions.lease_taken()
+            self.sessions.slot_taken()
         return {"refused": refused}
 
     def _keep(self, lease: Lease, *, says_when_answered: bool) -> dict[str, Any]:
@@ -261,19 +184,19 @@ class Leases:
         """Admits a client that comes with a lease, or refuses it, or lets it wait for the last client's end."""
         lease = self.get(client.session.lease_id)
         if lease is None or lease.over is not None or not _may_come(lease, client):
-            client.answer(NO_LEASE, ended=self._why_ended(client))
+            client.answer(OfferRefusal.NO_LEASE, ended=self._why_ended(client))
         elif (has_token := self.tokens.has(lease.token_id)) is None:
-            client.answer("its token cannot be checked")
+            client.answer(OfferRefusal.UNCHECKED)
         elif lease.is_revoked or not has_token:  # the next look ends it
-            client.answer(NO_LEASE, ended=EndReason.TOKEN_REVOKED)
+            client.answer(OfferRefusal.NO_LEASE, ended=EndReason.TOKEN_REVOKED)
         elif time.monotonic() >= client.deadline:
-            client.answer("late")
+            client.answer(OfferRefusal.LATE)
         elif not lease.connected:
             self._admit(lease, client)
         elif lease.waiting is not None:
-            client.answer("in use")
+            client.answer(OfferRefusal.IN_USE)
         else:
-            timer = asyncio.get_running_loop().call_later(HANDOVER_S, self._refuse_waiting, lease, "in use")
+            timer = asyncio.get_running_loop().call_later(HANDOVER_S, self._refuse_waiting, lease, OfferRefusal.IN_USE)
             lease.waiting = client, timer
 
     def _why_ended(self, client: OfferedClient) -> str | None:
@@ -321,7 +244,7 @@ class Leases:
         lease.stop_grace()  # a successor hears of several sessions of a lease that are over
         lease.grace = asyncio.get_running_loop().call_later(delay_s, self.end, lease.id, end)
 
-    def _refuse_waiting(self, lease: Lease, reason: LeaseRefusal) -> None:
+    def _refuse_waiting(self, lease: Lease, reason: OfferRefusal) -> None:
         if (client := lease.take_waiting()) is not None:
             client.answer(reason)
 
@@ -333,7 +256,7 @@ class Leases:
         lease = self.get(lease_id)
         if lease is None or lease.over is not None:
             return False
-        self._refuse_waiting(lease, NO_LEASE)
+        self._refuse_waiting(lease, OfferRefusal.NO_LEASE)
         if lease.connected:
             lease.over = end
             self._write()
@@ -345,7 +268,7 @@ class Leases:
     def cut(self, end: End) -> None:
         """Ends all leases. The caller closes their sessions; each lease is removed when its session is over."""
         for lease in list(self.slots.held.values()):
-            self._refuse_waiting(lease, NO_LEASE)
+            self._refuse_waiting(lease, OfferRefusal.NO_LEASE)
             lease.over = lease.over or end
             if not lease.connected:
                 self._finish(lease, lease.over)
@@ -371,7 +294,7 @@ class Leases:
             if lease.is_revoked or not (was_missing and lease.is_token_missing):
                 continue
             lease.is_revoked = True
-            self._refuse_waiting(lease, NO_LEASE)
+            self._refuse_waiting(lease, OfferRefusal.NO_LEASE)
             if not lease.connected:
                 self.end(lease.id, REVOKED)
         self._watch_tokens()

@@ -17,15 +17,17 @@ from pwgrid import __version__
 from pwgrid.common import log as logging
 from pwgrid.common.errors import BrowserServerGone, RegistryUnavailable
 from pwgrid.common.launch_failure import BrowserLaunchError, why
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.common.tasks import BackgroundTasks, first_of
 from pwgrid.common.worker_lifecycle import WorkerEvent, advance
 from pwgrid.control.child_side import ChildSide
+from pwgrid.installed.browsers import FoundBrowser
 from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import CODE_CACHE
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last
-from pwgrid.worker.browser.find import FoundBrowser
+from pwgrid.worker.admission import Admission
 from pwgrid.worker.browser.health import Asked, BrowserHealth, HealthTimes
 from pwgrid.worker.browser.launch import LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer
@@ -33,12 +35,12 @@ from pwgrid.worker.close_texts import drain_text
 from pwgrid.worker.drain import Drain, DrainRequest
 from pwgrid.worker.handoff_server import HandoffServer
 from pwgrid.worker.registry_sync import RegistrySync
-from pwgrid.worker.sessions import CLOSE_GRACE_S, Sessions
+from pwgrid.worker.sessions import CLOSE_GRACE_S
 from pwgrid.worker.slots import Slots, is_worth_telling
 
 log = structlog.get_logger()
 
-LIFETIME_LIMIT: Final = "lifetime limit"
+LIFETIME_LIMIT: Final = Reason(WorkerEnd.LIFETIME)
 STOP_S: Final = 10.0
 SHOWN_AFTER_S: Final = 1.0
 """A suspicion that is over sooner is shown to nobody; no client is admitted meanwhile all the same."""
@@ -63,7 +65,7 @@ class Worker:
         )
         registry = Registry(boot.redis_url, boot.settings)
         self.registry_sync = RegistrySync(boot, registry, self.slots, handoff.tell_freed)
-        self.sessions = Sessions(
+        self.admission = Admission(
             *(boot, self.slots, self.registry_sync, handoff),
             on_offered=self._serve.set,  # a spare that is offered a session has to serve
             on_served=self._watch_lifetime,
@@ -87,7 +89,7 @@ class Worker:
             on_state=self._on_state,
             ping_data=self._view,
             lost_threshold_s=boot.settings.worker_lost_threshold,
-            on_lost=lambda: self.ask_drain("no master for too long"),
+            on_lost=lambda: self.ask_drain(Reason(WorkerEnd.NO_MASTER)),
             fds=lambda: [fd for fd in (boot.ipc.fileno(),) if fd >= 0],
         )
 
@@ -102,7 +104,7 @@ class Worker:
                 executable = self.browser and self.browser.executable
                 log.debug("browser_did_not_start", executable=executable, said=error.evidence)
             self._step(WorkerEvent.FAILS)
-            self.control.event("failed", {"reason": str(error)})
+            self.control.event("failed", {"reason": _why_it_failed(error).as_data()})
             await self._stop()
             return EXIT_FAILED
         drain = await self._drain.asked()
@@ -133,15 +135,15 @@ class Worker:
             live_view=boot.directory / "live.sock" if settings.live_view else None,
             code_cache=boot.runtime / CODE_CACHE,
         )
-        self.sessions.server = server = await BrowserServer.start(
+        self.admission.sessions.server = server = await BrowserServer.start(
             spec,
             boot.ipc,
             ipc_child,
-            on_closed=self.sessions.ended,
+            on_closed=self.admission.sessions.ended,
             on_gone=self._on_gone,
         )
         self._has_browser_server(server)
-        self.sessions.open()
+        self.admission.open()
 
     async def _enter(self) -> None:
         """Registers and serves. A spare serves only when the master or a selection says so, or a session is offered."""
@@ -170,19 +172,19 @@ class Worker:
                 boot.ipc,
                 boot.adopt_node_pid,
                 boot.directory,
-                on_closed=self.sessions.ended,
+                on_closed=self.admission.sessions.ended,
                 on_gone=self._on_gone,
                 timeout_s=ADOPT_S,
             )
         except BrowserServerGone as error:
             raise BrowserLaunchError(str(error), "taking over the browser server") from None
-        self.sessions.adopt(server, live)
+        self.admission.adopt(server, live)
         self._has_browser_server(server)
         left_s = max(0.0, boot.sessions_until - time.monotonic())
-        self.ask_drain("its worker died", left_s, is_recycle=left_s > self.settings.drain_timeout)
+        self.ask_drain(Reason(WorkerEnd.TAKEN_OVER), left_s, is_recycle=left_s > self.settings.drain_timeout)
         self._step(WorkerEvent.DRAINS)
         await self.registry_sync.register()
-        self.sessions.open()  # only clients with leases are admitted
+        self.admission.open()  # only clients with leases are admitted
         log.warning("browser_server_taken_over", node=server.pid, sessions=len(live), leases=len(self.slots.held))
         self._background_tasks.start(self._beat(), "heartbeat")
 
@@ -191,7 +193,7 @@ class Worker:
         health = BrowserHealth(server, HealthTimes.of(self.settings), self._suspicion_changed)
         server.on_sign = health.sign
         server.on_errors = partial(self._note_errors, health)
-        self.sessions.on_handoff_failed = partial(health.sign, "a client was not handed over")
+        self.admission.sessions.on_handoff_failed = partial(health.sign, "a client was not handed over")
         self._background_tasks.start(self._watch_browser_server(server), "browser server watch")
         self._background_tasks.start(self._end_when_server_hangs(health), "browser server liveness")
         self._background_tasks.start(self._recycle_when_sick(health, server), "canary")
@@ -212,9 +214,9 @@ class Worker:
     async def _drain_sessions(self, drain: Drain) -> None:
         self._step(WorkerEvent.DRAINS)
         self.registry_sync.drain_begins()
-        log.info("worker_draining", reason=drain.reason, sessions=len(self.slots.live), timeout_s=drain.timeout_s)
-        replacement = await self.registry_sync.replacement() if drain.reason == LIFETIME_LIMIT else None
-        told = {"reason": drain.reason, "replacement": replacement, "timeoutS": drain.timeout_s}
+        log.info("worker_draining", reason=str(drain.reason), sessions=len(self.slots.live), timeout_s=drain.timeout_s)
+        replacement = await self.registry_sync.replacement() if drain.reason.kind is WorkerEnd.LIFETIME else None
+        told = {"reason": drain.reason.as_data(), "replacement": replacement, "timeoutS": drain.timeout_s}
         self.control.event("draining", told | {"active": self.slots.taken})
         self.control.stopping()
         self._background_tasks.start(self.registry_sync.mark_draining(), "draining mark")
@@ -222,18 +224,18 @@ class Worker:
         if cut is None:
             return
         limit = self._drain.limit
-        log.warning("sessions_cut", sessions=len(self.slots.live), why=str(cut), reason=limit.reason)
+        log.warning("sessions_cut", sessions=len(self.slots.live), why=str(cut), reason=str(limit.reason))
         name = "recycle_drain_timeout" if limit.is_recycle else "drain_timeout"
-        text = drain_text(limit.reason, cut, f"{name.upper()}={getattr(self.settings, name):g} s")
+        text = drain_text(limit.reason.kind, cut, f"{name.upper()}={getattr(self.settings, name):g} s")
         why = f"{cut}: {limit.reason}" if cut is EndReason.DRAIN_TIMEOUT else str(cut)
-        await self.sessions.cut(why, text)
+        await self.admission.cut(why, text)
 
     async def _stop(self) -> None:
         self.control.stopping()
-        self.sessions.close()
+        self.admission.close()
         self._background_tasks.cancel_all_but("control link", "heartbeat")
-        if self.sessions.server is not None:
-            await self.sessions.server.stop(self._stop_s)  # which reports its last sessions
+        if self.admission.sessions.server is not None:
+            await self.admission.sessions.server.stop(self._stop_s)  # which reports its last sessions
         self._background_tasks.cancel_all_but("control link")
         await self.registry_sync.leave()
         await self.registry_sync.close()
@@ -246,21 +248,23 @@ class Worker:
 
     # Requests and events
 
-    def ask_drain(self, reason: str, timeout_s: float | None = None, *, is_recycle: bool = False) -> None:
+    def ask_drain(self, reason: Reason, timeout_s: float | None = None, *, is_recycle: bool = False) -> None:
         """Starts a planned drain, or leaves the sessions of a drain that is under way less time."""
         was_asked = self._drain.is_asked
         if timeout_s is None:
             timeout_s = self.settings.recycle_drain_timeout if is_recycle else self.settings.drain_timeout
         drain = Drain(reason, timeout_s, is_recycle=is_recycle)
         if self._drain.ask(drain) and was_asked:
-            log.info("drain_hurried", reason=reason, sessions=len(self.slots.live), timeout_s=drain.timeout_s)
+            log.info("drain_hurried", reason=str(reason), sessions=len(self.slots.live), timeout_s=drain.timeout_s)
 
-    def _fail(self, reason: str, timeout_s: float, cut: EndReason) -> None:
+    def _fail(self, reason: Reason, timeout_s: float, cut: EndReason) -> None:
         """Starts a drain after which the worker exits with EXIT_FAILED."""
         self._drain.ask(Drain(reason, timeout_s, planned=False, cut=cut))
 
     def _background_task_failed(self, name: str, error: BaseException) -> None:
-        self._fail(f"{name} failed: {error!r}", self.settings.drain_timeout, EndReason.DRAIN_TIMEOUT)
+        self._fail(
+            Reason(WorkerEnd.OTHER, f"{name} failed: {error!r}"), self.settings.drain_timeout, EndReason.DRAIN_TIMEOUT
+        )
 
     def _on_sigterm(self) -> None:
         """Asks for a drain; hurries one that goes on. Without a master the first signal hurries nothing: the drain may
@@ -271,28 +275,29 @@ class Worker:
             self._drain.hurry()
         self._was_signalled = True
         if has_no_master:  # nobody else stops the grid
-            self.sessions.leases.grid_stops()
-        self.ask_drain("SIGTERM")
+            self.admission.leases.grid_stops()
+        self.ask_drain(Reason(WorkerEnd.TERMINATED))
 
     def _on_command(self, name: str, data: dict[str, Any]) -> None:
         if name == "drain":
-            reason, is_recycle = str(data.get("reason", "asked")), bool(data.get("recycle"))
+            reason = Reason.read(data.get("reason"), Reason(WorkerEnd.NOT_SAID))
+            is_recycle = bool(data.get("recycle"))
             self.ask_drain(reason, data.get("timeoutS"), is_recycle=is_recycle)
             if data.get("now"):
                 self._drain.hurry()
         elif name == "serve":
             self._serve.set()
         elif name == "end_session":
-            self.sessions.end(str(data["sessionId"]), str(data["reason"]))
+            self.admission.sessions.end(str(data["sessionId"]), str(data["reason"]))
         else:
             log.error("command_unknown", name=name)
 
     def _on_state(self, state: dict[str, Any]) -> None:
         self.registry_sync.rss_mib = state.get("rssMib", self.registry_sync.rss_mib)
-        self.sessions.tokens.operators = state.get("operatorsToken")
-        self.sessions.end_of_tokens(state.get("endedTokens", ()))
+        self.admission.tokens.operators = state.get("operatorsToken")
+        self.admission.end_of_tokens(state.get("endedTokens", ()))
         if state.get("gridStops"):
-            self.sessions.leases.grid_stops()
+            self.admission.leases.grid_stops()
 
     def _watch_lifetime(self) -> None:
         lifetime, limit = self.slots.lifetime, self.settings.max_lifetime_sessions
@@ -302,30 +307,30 @@ class Worker:
         if self.slots.is_used_up:
             self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
 
-    def _on_gone(self, reason: str) -> None:
-        log.error("browser_gone", reason=reason, sessions=len(self.slots.live))
-        server = self.sessions.server
+    def _on_gone(self, reason: Reason) -> None:
+        log.error("browser_gone", reason=str(reason), sessions=len(self.slots.live))
+        server = self.admission.sessions.server
         self._fail(reason, CLOSE_GRACE_S, EndReason(server.sessions_ended_for) if server else EndReason.BROWSER_CRASHED)
 
     async def _watch_browser_server(self, server: BrowserServer) -> None:
         """Ends the sessions of a browser server that has ended; `_on_gone` was called before."""
         await asyncio.shield(server.exited)  # others wait for it, too, when this task is cancelled
-        self.sessions.all_ended("browser", EndReason.BROWSER_SERVER_LOST)
+        self.admission.all_ended("browser", EndReason.BROWSER_SERVER_LOST)
 
     async def _end_when_server_hangs(self, health: BrowserHealth) -> None:
         """Fails the worker when its browser server hangs. All its sessions hang with it, so none is waited for."""
         await health.until_hung(Asked.SERVER)
         log.error("browser_server_hung", sessions=len(self.slots.live))
-        self.sessions.all_ended("grid", EndReason.HUNG)
+        self.admission.all_ended("grid", EndReason.HUNG)
         self._stop_s = 0.0
-        self._fail("browser server hung", 0.0, EndReason.HUNG)
+        self._fail(Reason(WorkerEnd.BROWSER_SERVER_HUNG), 0.0, EndReason.HUNG)
 
     async def _end_when_browser_hangs(self, health: BrowserHealth) -> None:
         """Fails the worker when its browser hangs. Its browser server lives, and tells the clients why they end."""
         await health.until_hung(Asked.BROWSER)
         log.error("browser_hung", sessions=len(self.slots.live))
         self._stop_s = 0.0
-        self._fail("browser hung", 0.0, EndReason.BROWSER_HUNG)
+        self._fail(Reason(WorkerEnd.BROWSER_HUNG), 0.0, EndReason.BROWSER_HUNG)
 
     async def _recycle_when_sick(self, health: BrowserHealth, server: BrowserServer) -> None:
         """Recycles the worker when its browser opens no pages any more. Sessions that wait for one end, those that have
@@ -336,7 +341,7 @@ class Worker:
         if evidence is not None:
             log.error("browser_sick", error=evidence, sessions=len(self.slots.live))
             server.cut_hanging(EndReason.BROWSER_SICK, health.times.try_s)
-            self.ask_drain(f"canary failed: {why(evidence)}", is_recycle=True)
+            self.ask_drain(Reason(WorkerEnd.CANARY, why(evidence)), is_recycle=True)
 
     def _suspicion_changed(self, suspicion: str | None) -> None:
         """Keeps new clients away at once, and shows why if it lasts."""
@@ -380,7 +385,7 @@ class Worker:
             if reply.is_used_up:
                 self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
             elif not self._drain.is_asked:  # the command stays in Redis, and later heartbeats repeat it
-                self.ask_drain("asked over Redis")
+                self.ask_drain(Reason(WorkerEnd.OPERATOR, "asked over Redis"))
         elif reply.command == "serve":
             self._serve.set()
 
@@ -405,6 +410,12 @@ class Worker:
             "pid": os.getpid(),
             "slots": self.slots.slots,
         }
+
+
+def _why_it_failed(error: BrowserLaunchError | RegistryUnavailable) -> Reason:
+    if isinstance(error, RegistryUnavailable):
+        return Reason(WorkerEnd.NO_REDIS, str(error))
+    return Reason(WorkerEnd.LAUNCH_FAILED, str(error), error.signal)
 
 
 def run_worker(boot: WorkerArguments, browser: FoundBrowser | None) -> int:

@@ -23,9 +23,8 @@ from pwgrid.registry.session_updates_until_written import (
 )
 from pwgrid.registry.try_redis import try_redis
 from pwgrid.runtime.child_arguments import WorkerArguments
-from pwgrid.worker.browser.server import SessionClosed
-from pwgrid.worker.leases import End, Lease
-from pwgrid.worker.slots import LiveSession, Slots
+from pwgrid.worker.holders import End, Lease, LiveSession, SessionClosed
+from pwgrid.worker.slots import Slots
 
 log = structlog.get_logger()
 

@@ -1,23 +1,23 @@
-"""Admits a worker's sessions, gives them to the browser server, closes and records them. Decides no drain."""
+"""A worker's live sessions: gives their clients to the browser server, closes and records them."""
 
 import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
 
+from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.session_lifecycle import EndReason, how_ended
-from pwgrid.registry.records import TOKEN, TOKEN_ID, lease_of
+from pwgrid.registry.records import LEASE, TOKEN_ID, lease_of
 from pwgrid.runtime.child_arguments import WorkerArguments
-from pwgrid.worker.browser.server import BrowserServer, SessionClosed
-from pwgrid.worker.handoff_server import HandoffServer, OfferedClient
-from pwgrid.worker.leases import REVOKED, End, Leases
+from pwgrid.worker.browser.server import BrowserServer
+from pwgrid.worker.handoff_server import HandoffServer
+from pwgrid.worker.holders import NAMES, End, LiveSession, OfferedClient, SessionClosed
 from pwgrid.worker.registry_sync import RECORD_AT_ONCE, RECORD_DELAY_S, RegistrySync
-from pwgrid.worker.slots import NAMES, LiveSession, Slots
-from pwgrid.worker.token_check import TokenCheck
+from pwgrid.worker.slots import Slots
 
 log = structlog.get_logger()
 
@@ -26,10 +26,10 @@ CLOSE_GRACE_S: Final = 5.0
 
 
 class Sessions:
-    """Calls `on_offered` for each admitted offer and `on_served` when the browser server has its socket, and both for a
-    new lease.
+    """Calls `on_offered` for each admitted offer and `on_served` when the browser server has its socket.
 
-    The owner sets `server` once there is one, and `on_handoff_failed`, which is called when that did not take a client.
+    The owner sets `server` once there is one, `on_handoff_failed`, which is called when that did not take a client, and
+    `on_over`, which is called for each session that is over, with None if the browser server did not get its client.
     """
 
     def __init__(
@@ -43,9 +43,7 @@ class Sessions:
     ) -> None:
         self.server: BrowserServer | None = None
         self.on_handoff_failed: Callable[[], None] = lambda: None
-        grace_s = boot.settings.borrow_reconnect_grace
-        self.tokens = TokenCheck(boot.tokens_file)
-        self.leases = Leases(slots, boot.directory / "leases.json", grace_s, registry_sync, self, self.tokens)
+        self.on_over: Callable[[str, End | None], None] = lambda _session_id, _end: None
         self._boot = boot
         self._slots = slots
         self._registry_sync = registry_sync
@@ -54,54 +52,41 @@ class Sessions:
         self._on_served = on_served
         self._is_successor = boot.adopt_node_pid is not None
         """Whether another worker admitted the sessions."""
-        self._ended_tokens: frozenset[str] = frozenset()
-        """Names of tokens whose sessions were to end: a proxy may offer one that it checked before."""
         self._taken: dict[str, tuple[OfferedClient, float]] = {}
         """By their sessions' ids, the clients that are not answered yet, and since when the browser server has each."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def open(self) -> None:
-        """Starts to take offers."""
-        self._handoff.open(self._on_offer, self.leases)
-
-    def close(self) -> None:
-        """Takes no more offers. Idempotent."""
-        self._record_taken()
-        self._handoff.close()
-
     def adopt(self, server: BrowserServer, live: Mapping[str, Mapping[str, str]]) -> None:
-        """Takes over the leases and sessions of this worker's predecessor. `live` has what that was told of each
-        session that its browser server has."""
+        """Takes over the sessions of this worker's predecessor. `live` has what that was told of each session that its
+        browser server has."""
         self.server = server
-        self.leases.adopt(frozenset(live))
         for session_id, told in live.items():
-            lease = self.leases.get(lease_of(session_id))
+            lease = self._slots.held.get(LEASE + lease_of(session_id))
             fields = {name: text for name, text in told.items() if name != TOKEN_ID}
             session = LiveSession(session_id, is_served=True, told=fields, token_id=told.get(TOKEN_ID, ""))
             session.lease_id = lease.id if lease else ""
             self._slots.admit(session)
-        self.end_of_tokens(self._ended_tokens)  # the master may have told them before
 
     def ended(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
         """Called when the browser server reports a session's end. Calls `on_record` once Redis has it."""
         if closed.reason == EndReason.TOO_LATE:
             self.on_handoff_failed()
         if closed.session_id in self._taken:
-            self._record_taken()  # its start comes before its end
+            self.record_taken()  # its start comes before its end
         session = self._slots.free(closed.session_id)
         if session is None and not self._is_successor:
             on_record()  # reported twice; but a successor still has to record one that ended before it took over
             return
         self._registry_sync.ended(closed, session, on_record)
-        self._record_taken()  # with it: this process and Redis are awake now
+        self.record_taken()  # with it: this process and Redis are awake now
         if session is not None and session.trace:
             self._tell_over(closed, session)
-        self.leases.disconnected(closed.session_id, End(closed.by, closed.reason))
+        self.on_over(closed.session_id, End(closed.by, closed.reason))
 
     def _tell_over(self, closed: SessionClosed, session: LiveSession) -> None:
         """The proxies hear of the end of a session that is traced. (They do not of one whose worker has died.)"""
         now, boot = time.time(), self._boot
-        told = (self.leases.get(session.lease_id) or session).told
+        told = (self._slots.held.get(LEASE + session.lease_id) or session).told
         self._handoff.tell_over(
             {
                 "trace": session.trace,
@@ -120,8 +105,7 @@ class Sessions:
         )
 
     def all_ended(self, by: str, reason: str) -> None:
-        """Ends every live session and lease in the records, when no browser server will report their ends."""
-        self.leases.cut(End(by, reason))
+        """Ends every live session in the records, when no browser server will report their ends."""
         for session_id in list(self._slots.live):
             self.ended(SessionClosed(session_id, 0, 0, by, reason))
 
@@ -130,34 +114,21 @@ class Sessions:
         if self.server is not None:
             self.server.close_session(session_id, reason, text)
 
-    def end_of_tokens(self, names: Iterable[str]) -> None:
-        """Ends the live sessions and the leases of tokens of these names that are not there any more, and admits no
-        client of them. Idempotent; a new token of such a name is another one."""
-        self._ended_tokens = frozenset(names)
-        for lease in list(self._slots.held.values()):
-            if self._is_to_end(lease):
-                self.leases.end(lease.id, REVOKED)
-        for session in list(self._slots.live.values()):
-            if self._is_to_end(session):
-                self.end(session.session_id, EndReason.TOKEN_REVOKED)
-
-    def _is_to_end(self, holder: LiveSession) -> bool:
-        name = holder.told.get(TOKEN, "")
-        if name not in self._ended_tokens:
-            return False
-        # Without an id it is from a predecessor or a proxy of an earlier version.
-        has_token = self.tokens.has(holder.token_id) if holder.token_id else self.tokens.has_name(name)
-        return has_token is False  # if that cannot be told now, the master's next state is another occasion
-
     async def cut(self, reason: str, text: str | None) -> None:
-        """Closes every session and lease for `reason`, and waits until each is over."""
-        self.leases.cut(End("grid", reason))
+        """Closes every session for `reason`, and waits until no slot is taken any more."""
         for session_id in list(self._slots.live):
             self.end(session_id, reason, text)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_GRACE_S):
                 await self._slots.empty()
-        self.all_ended("grid", reason)
+
+    def offered(self, client: OfferedClient) -> None:
+        """Admits a client that takes a slot of its own, or refuses it."""
+        if refused := self._slots.refusal(client.session.session_id, client.deadline, time.monotonic()):
+            client.answer(refused)
+        else:
+            self._slots.admit(client.session)
+            self.serve(client)
 
     def serve(self, client: OfferedClient) -> None:
         """Gives an admitted client to the browser server."""
@@ -173,41 +144,30 @@ class Sessions:
             if future.cancelled() or future.exception() is not None:
                 self.on_handoff_failed()
                 self._take_back(session_id)
-                client.answer("gone")
+                client.answer(OfferRefusal.GONE)
                 return
             if (session := self._slots.live.get(session_id)) is not None:  # else it has ended already
                 self._registry_sync.mark_served(session)
             self._taken[session_id] = client, time.monotonic()
             if len(self._taken) >= RECORD_AT_ONCE:
-                self._record_taken()
+                self.record_taken()
             elif self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(RECORD_DELAY_S, self._record_taken)
+                self._timer = asyncio.get_running_loop().call_later(RECORD_DELAY_S, self.record_taken)
 
         handed_over.add_done_callback(settled)
 
-    def lease_taken(self) -> None:
+    def slot_taken(self) -> None:
         """Called when a lease has taken a slot."""
         self._on_offered()
         self._on_served()
-
-    def _on_offer(self, client: OfferedClient) -> None:
-        if client.session.lease_id:
-            self.leases.offered(client)
-        elif self._is_to_end(client.session):
-            client.answer(EndReason.TOKEN_REVOKED)
-        elif refused := self._slots.refusal(client.session.session_id, client.deadline, time.monotonic()):
-            client.answer(refused)
-        else:
-            self._slots.admit(client.session)
-            self.serve(client)
 
     def _take_back(self, session_id: str) -> None:
         session = self._slots.live.get(session_id)
         self._slots.take_back(session_id)
         if session is not None:
-            self.leases.disconnected(session_id, None)
+            self.on_over(session_id, None)
 
-    def _record_taken(self) -> None:
+    def record_taken(self) -> None:
         """Answers the proxies of sessions that the browser server has, and records these sessions."""
         if not self._taken:
             return

@@ -6,45 +6,17 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final
 
+from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.worker_lifecycle import WorkerStatus
-
-if TYPE_CHECKING:
-    from pwgrid.worker.leases import Lease
-
-RefusalReason = Literal["draining", "full", "late", "suspect", "used up"]
-
-NAMES: Final = ("name", "run", "labels")
-"""Fields of `told` that come from the client itself."""
+from pwgrid.worker.holders import NAMES, Lease, LiveSession
 
 MOST_RUNS: Final = 20
 """How many entries of `runs` the master gets at most: a frame of the control link is bounded."""
 
 REPORTS_PER_LIFE: Final = 10
 """Reports at equal steps of a worker's life: together they cost far less than the start of its browser."""
-
-
-@dataclass(slots=True)
-class LiveSession:
-    """A session in one of this worker's slots. `client` is empty where this worker's predecessor admitted it."""
-
-    session_id: str
-    client: str = ""
-    """Its address and port."""
-    started_at: float | None = None
-    """Unix seconds; None during the handoff, and where only this worker's predecessor knew it."""
-    is_served: bool = False
-    """Whether the browser server has its socket; until then the handoff may still fail."""
-    told: Mapping[str, str] = field(default_factory=dict)
-    """What the proxy told of its client: fields of its record (`labels`, `name`, `run`, `token`, `caps`)."""
-    token_id: str = ""
-    """That of its client's token; empty without one, and where only this worker's predecessor knew it."""
-    lease_id: str = ""
-    """The lease that it came with: it uses the lease's slot and takes none of its own."""
-    trace: str = ""
-    """Where the session is traced: what its proxy wants to hear again when it is over."""
 
 
 class Slots:
@@ -88,7 +60,7 @@ class Slots:
         del counts[("",) * len(NAMES)]
         return [{**dict(zip(NAMES, key, strict=True)), "slots": slots} for key, slots in counts.most_common(MOST_RUNS)]
 
-    def refusal(self, session_id: str, deadline: float, now: float) -> RefusalReason | None:
+    def refusal(self, session_id: str, deadline: float, now: float) -> OfferRefusal | None:
         """Returns why the worker refuses the session or lease, or None when it has a slot for it.
 
         A spare admits: a selection offers it a session when it takes the place of a worker that is used up. A late
@@ -97,17 +69,17 @@ class Slots:
         if self.status not in (WorkerStatus.SPARE, WorkerStatus.AVAILABLE) and not (
             self.status is WorkerStatus.DRAINING and session_id in self._expected
         ):
-            return "draining"
+            return OfferRefusal.DRAINING
         if now >= deadline:
-            return "late"
+            return OfferRefusal.LATE
         if self._suspicion is not None:
             self._has_refused = True
-            return "suspect"
+            return OfferRefusal.SUSPECT
         if self.is_used_up:
-            return "used up"
+            return OfferRefusal.USED_UP
         if self.taken >= self.slots:
             self._has_refused = True
-            return "full"
+            return OfferRefusal.FULL
         return None
 
     def suspect(self, why: str | None) -> None:

@@ -20,10 +20,10 @@ from pwgrid.cli.install.make_and_remove import Command, Directory, Handover, Rec
 from pwgrid.cli.own_command import by_path, on_path
 from pwgrid.common.errors import BrowserMissing, GridError
 from pwgrid.common.paths import home, resource_dir
+from pwgrid.installed.browsers import FoundBrowser, SearchPaths, find_for_pool
 from pwgrid.master.listener import why_no_listening
 from pwgrid.settings.load import TOKENS_NAME, load
 from pwgrid.settings.model import Settings, is_loopback
-from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, find_for_pool
 
 SERVICE_USER: Final = "pwgrid"
 _TOKEN_BYTES: Final = 16

@@ -1,41 +1,42 @@
-"""Counts what has happened in one pool since the master started, for the metrics: the sentences that say why a worker
-ends are mapped to closed sets of classes."""
+"""Counts what has happened in one pool since the master started, for the metrics."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import Any, Final
 
 from pwgrid.common.histogram import CANARY_BOUNDS_S, DRAIN_BOUNDS_S, LAUNCH_BOUNDS_S, Histogram
+from pwgrid.common.reasons import Reason, WorkerEnd
 
-RECYCLES: Final = {
-    "lifetime limit": "lifetime",
-    "memory": "memory",
-    "age": "age",
-    "canary failed": "canary",
-    "configuration": "configuration",
-    "upgrade": "upgrade",
-    "operator": "operator",
-    "asked over Redis": "operator",
-}
-"""Why a worker is replaced, by the text before the sentence's first colon. Other sentences tell of no replacement."""
+RECYCLES: Final = (
+    WorkerEnd.LIFETIME,
+    WorkerEnd.MEMORY,
+    WorkerEnd.AGE,
+    WorkerEnd.CANARY,
+    WorkerEnd.CONFIGURATION,
+    WorkerEnd.UPGRADE,
+    WorkerEnd.OPERATOR,
+)
+"""Why a worker is replaced. A drain of another kind is no replacement."""
 
-DEATHS: Final = {
-    "launch failed": re.compile(r" did not start\b"),
-    "no Redis": re.compile(r"no Redis at |Redis (refused|did not answer|at \S+ is away): "),
-    "late": re.compile(r"not available \d"),
-    "silent": re.compile(r"silent for \d"),
-    "memory limit": re.compile("memory limit$"),
-    "browser server hung": re.compile("browser server hung$"),
-    "browser hung": re.compile("^browser hung$"),
-    "browser server ended": re.compile("the browser server ended|browser server lost"),
-    "browser ended": re.compile("^browser (ended|crashed)"),
-    "browser unreadable": re.compile("^the browser says what is no JSON"),
-    "worker ended": re.compile("worker ended with "),
-    "not forked": re.compile("cannot start a worker"),
-}
-"""How a worker dies: the first pattern that is in the sentence counts."""
+DEATHS: Final = (
+    WorkerEnd.LAUNCH_FAILED,
+    WorkerEnd.NO_REDIS,
+    WorkerEnd.LATE,
+    WorkerEnd.SILENT,
+    WorkerEnd.MEMORY_LIMIT,
+    WorkerEnd.BROWSER_SERVER_HUNG,
+    WorkerEnd.BROWSER_HUNG,
+    WorkerEnd.BROWSER_SERVER_ENDED,
+    WorkerEnd.BROWSER_ENDED,
+    WorkerEnd.BROWSER_UNREADABLE,
+    WorkerEnd.WORKER_ENDED,
+    WorkerEnd.NOT_FORKED,
+    WorkerEnd.OTHER,
+)
+"""How a worker dies. Any other kind counts as OTHER."""
+
+OTHER: Final = WorkerEnd.OTHER.value
 
 SERVER_ERRORS: Final = {
     "browser": "browser connection",
@@ -44,29 +45,12 @@ SERVER_ERRORS: Final = {
 }
 """Errors in browser servers, by the kinds that these tell (pwgrid/worker/browser/error_counts.cjs)."""
 
-OTHER: Final = "other"
 NO_SIGNAL: Final = "none"
 SIGNALS: Final = (  # noqa: SIM905 - as a list it is a screen
     "SIGABRT SIGALRM SIGBUS SIGFPE SIGHUP SIGILL SIGINT SIGKILL SIGPIPE SIGQUIT SIGSEGV SIGSYS SIGTERM SIGTRAP SIGUSR1 "
     "SIGUSR2 SIGXCPU SIGXFSZ"
 ).split()
-"""The signals that end processes. Any other is `other`."""
-
-_SIGNAL: Final = re.compile(r"\bSIG[A-Z0-9]+\b")
-
-
-def recycle_class(reason: str) -> str | None:
-    """The class of a replacement's reason; None when the worker is not replaced, or fails."""
-    return RECYCLES.get(reason.partition(":")[0])
-
-
-def death_class(reason: str) -> tuple[str, str]:
-    """The class of a death, and the signal in its sentence, or NO_SIGNAL."""
-    found = next((name for name, pattern in DEATHS.items() if pattern.search(reason)), OTHER)
-    said = _SIGNAL.search(reason)
-    if said is None:
-        return found, NO_SIGNAL
-    return found, said[0] if said[0] in SIGNALS else OTHER
+"""The signals that end processes. Any other is OTHER."""
 
 
 class EventCounts:
@@ -80,17 +64,19 @@ class EventCounts:
         self.canary = Histogram(CANARY_BOUNDS_S)
         self.canary_failures = 0
         # All begin at 0: Prometheus sees no increase in a series that begins with its first event.
-        self._recycles = Counter(dict.fromkeys(RECYCLES.values(), 0))
-        self._deaths = Counter({(reason, NO_SIGNAL): 0 for reason in (*DEATHS, OTHER)})
+        self._recycles = Counter(dict.fromkeys(RECYCLES, 0))
+        self._deaths = Counter(dict.fromkeys(((kind.value, NO_SIGNAL) for kind in DEATHS), 0))
         self._server_errors = Counter(dict.fromkeys((*SERVER_ERRORS.values(), OTHER), 0))
 
-    def drains(self, reason: str) -> None:
+    def drains(self, reason: Reason) -> None:
         """A worker begins to drain; counted if that is a recycle."""
-        if (found := recycle_class(reason)) is not None:
-            self._recycles[found] += 1
+        if reason.kind in RECYCLES:
+            self._recycles[reason.kind] += 1
 
-    def died(self, reason: str) -> None:
-        self._deaths[death_class(reason)] += 1
+    def died(self, reason: Reason) -> None:
+        kind = reason.kind if reason.kind in DEATHS else WorkerEnd.OTHER
+        known = reason.signal if reason.signal in SIGNALS else WorkerEnd.OTHER.value
+        self._deaths[kind.value, known if reason.signal else NO_SIGNAL] += 1
 
     def tried(self, seconds: float, *, is_well: bool) -> None:
         """A browser was tried (canary), and took `seconds`."""
@@ -106,7 +92,7 @@ class EventCounts:
     def as_data(self) -> dict[str, Any]:
         return {
             "starts": self.starts,
-            "recycles": dict(self._recycles),
+            "recycles": {kind.value: count for kind, count in self._recycles.items()},
             "deaths": [[*death, count] for death, count in self._deaths.items()],
             "launch": self.launch.as_data(),
             "drain": self.drain.as_data(),

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.settings.model import Settings
 
 SAMPLES_OVER: Final = 2
@@ -27,7 +27,7 @@ RENEWED_AFTER_S: Final = 60.0
 are a minute."""
 
 NEW_HIGH_FACTOR: Final = 1.1
-MEMORY_LIMIT: Final = EndReason.MEMORY_LIMIT.value
+MEMORY_LIMIT: Final = Reason(WorkerEnd.MEMORY_LIMIT)
 
 REOPEN_FACTOR: Final = 1.25
 UNKNOWN_WORKER_MIB: Final = 512
@@ -90,13 +90,13 @@ def _lower_limit_mib(settings: Settings) -> int:
     return settings.max_worker_memory_mib or settings.max_worker_memory_hard_mib
 
 
-def recycle_reason(settings: Settings, started_at: float, memory: Footprint, now: float) -> str | None:
+def recycle_reason(settings: Settings, started_at: float, memory: Footprint, now: float) -> Reason | None:
     """Why a worker of a pool with these settings should be replaced, or None. `started_at` and `now` are monotonic
     seconds. The plan replaces such workers one at a time."""
     if memory.samples_over >= SAMPLES_OVER:
-        return f"memory: {memory.memory_mib} MiB, the limit is {settings.max_worker_memory_mib} MiB"
+        return Reason(WorkerEnd.MEMORY, f"{memory.memory_mib} MiB, the limit is {settings.max_worker_memory_mib} MiB")
     if now >= expires_at(settings, started_at):
-        return f"age: older than {settings.max_worker_age:g} s"
+        return Reason(WorkerEnd.AGE, f"older than {settings.max_worker_age:g} s")
     return None
 
 

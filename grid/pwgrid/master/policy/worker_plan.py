@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Final
 
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WorkerStatus
-from pwgrid.master.policy.event_counts import recycle_class
 
-SHORT_OF_MEMORY: Final = "the host is short of memory"
+SHORT_OF_MEMORY: Final = Reason(WorkerEnd.SHORT_OF_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class PlannedWorker:
     status: WorkerStatus
     active: int = 0
     started_at: float = 0.0
-    recycle: str | None = None
+    recycle: Reason | None = None
     spare: bool = False
     lingers_until: float | None = None
 
@@ -88,7 +88,7 @@ class Serve:
 @dataclass(frozen=True, slots=True)
 class Drain:
     worker_id: str
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class ShortenDrain:
     """Give the sessions of a worker that lingers no more time than an unplanned drain has."""
 
     worker_id: str
-    reason: str
+    reason: Reason
 
 
 PlanStep = Spawn | Serve | Drain | ShortenDrain
@@ -185,11 +185,11 @@ def _drains(pool: _Pool, limits: Limits) -> list[PlanStep]:
     surplus = sorted(pool.kept(), key=_least_loss)[: max(0, -pool.missing())]
     if pool.wanted.workers == 0:
         surplus += pool.spares
-    drains: list[PlanStep] = [Drain(view.worker_id, "scaled down") for view in surplus]
+    drains: list[PlanStep] = [Drain(view.worker_id, Reason(WorkerEnd.SCALED_DOWN)) for view in surplus]
     if pool.wanted.workers > 0:
         drains += _spares_to_drop(pool, limits)
-    if pool.expiring is not None and len(pool.available) > pool.wanted.workers:
-        drains.append(Drain(pool.expiring.worker_id, pool.expiring.recycle or "recycle"))
+    if pool.expiring is not None and pool.expiring.recycle and len(pool.available) > pool.wanted.workers:
+        drains.append(Drain(pool.expiring.worker_id, pool.expiring.recycle))
     return drains
 
 
@@ -209,10 +209,14 @@ def _drain_before_replacement(pools: list[_Pool], now: float, limits: Limits) ->
         if pool.expiring is not None
         and len(pool.available) >= pool.wanted.workers
         and now >= pool.wanted.not_before
-        and (limits.no_spawns is None or recycle_class(pool.expiring.recycle or "") == "memory")
+        and (limits.no_spawns is None or _takes_too_much_memory(pool.expiring))
     ]
     oldest = sorted(due, key=lambda view: view.started_at)[:1]
-    return [Drain(view.worker_id, view.recycle or "recycle") for view in oldest]
+    return [Drain(view.worker_id, view.recycle) for view in oldest if view.recycle]
+
+
+def _takes_too_much_memory(view: PlannedWorker) -> bool:
+    return view.recycle is not None and view.recycle.kind is WorkerEnd.MEMORY
 
 
 def _is_settled(view: PlannedWorker) -> bool:
@@ -236,7 +240,7 @@ def _spares_to_drop(pool: _Pool, limits: Limits) -> list[PlanStep]:
     if outdated and (len(lasting) - starting >= pool.wanted.spares or is_full):
         return outdated
     too_many = waiting[pool.wanted.spares :] if pool.wanted.is_quiet else []
-    return [Drain(view.worker_id, "spare") for view in too_many if not view.active]
+    return [Drain(view.worker_id, Reason(WorkerEnd.SPARE)) for view in too_many if not view.active]
 
 
 def _shortened_drains(pools: list[_Pool], now: float, limits: Limits) -> list[PlanStep]:

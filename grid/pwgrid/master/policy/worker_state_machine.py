@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum, auto
 from typing import Final
 
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.worker_lifecycle import (
     BEFORE_A_DRAIN,
     LifecycleError,
@@ -20,6 +21,11 @@ from pwgrid.common.worker_lifecycle import (
     advance,
 )
 from pwgrid.settings.model import Settings
+
+ASKED: Final = Reason(WorkerEnd.NOT_SAID)
+"""Of a drain whose reason nobody has told."""
+
+NO_SUCCESSOR: Final = Reason(WorkerEnd.OTHER, "no successor can be forked")
 
 LAUNCH_GRACE_S: Final = 15.0
 """Time beyond LAUNCH_TIMEOUT for a worker to get warm."""
@@ -143,7 +149,7 @@ class WorkerLife:
     phase: Phase = Phase.RUNNING
     successors: int = 0
     has_failed: bool = False
-    reason: str | None = None
+    reason: Reason | None = None
     ready_by: float = math.inf
     sessions_until: float = math.inf
     drain_by: float = math.inf
@@ -187,7 +193,7 @@ class WorkerLife:
         self._advance_phase(PhaseEvent.OPENS)
 
     def says(
-        self, event: WorkerEvent, reason: str, now: float, settings: Settings, drain_s: float | None = None
+        self, event: WorkerEvent, reason: Reason, now: float, settings: Settings, drain_s: float | None = None
     ) -> list[Action]:
         """The worker reports `event`; `reason` is why it drains or failed, `drain_s` how long its sessions may go on
         (None: it does not say)."""
@@ -212,11 +218,11 @@ class WorkerLife:
         """A worker that another master forked reports its status for the first time. That status counts. What the other
         master asked of it is asked again, since the worker may not have heard it."""
         event = REPORTS.get(str(told))
-        todo = self.says(event, "asked", now, settings) if event else []
+        todo = self.says(event, ASKED, now, settings) if event else []
         self._advance_phase(PhaseEvent.COMES_BACK)
         if self.status is WorkerStatus.DRAINING and told is not None:
             # Also if it drains already: it may not have heard that its sessions have less time by now.
-            self.reason = self.reason or "asked"
+            self.reason = self.reason or ASKED
             todo.append(Action.SEND_DRAIN)
         elif self.status in (WorkerStatus.STARTING, WorkerStatus.SPARE) and self.purpose is Purpose.SERVE:
             todo += self.serve(now)
@@ -241,7 +247,7 @@ class WorkerLife:
             self.ready_by = math.inf
         return todo
 
-    def drain(self, wanted: Purpose, reason: str, now: float, settings: Settings) -> list[Action]:
+    def drain(self, wanted: Purpose, reason: Reason, now: float, settings: Settings) -> list[Action]:
         """The worker has to end. One that drains already is told again only when its sessions get less time."""
         if not self.has_process or self.status in (WorkerStatus.STOPPED, WorkerStatus.LOST):
             return []
@@ -281,19 +287,19 @@ class WorkerLife:
             and now < self.drain_by
         )
 
-    def falls_silent(self, reason: str, *, taken_over: bool) -> list[Action]:
+    def falls_silent(self, reason: Reason, *, taken_over: bool) -> list[Action]:
         """It is silent or late: from now on it is no capacity, and what it says is ignored. `taken_over`: a successor
         gets its browser server, which lives."""
         self._advance_phase(PhaseEvent.IS_GIVEN_UP)
         news = self._gets_taken_over(reason) if taken_over else self._gets_lost(reason)
         return [Action.CUT_LINK, *news, Action.END_PROCESS]
 
-    def takes_too_much_memory(self, reason: str) -> list[Action]:
+    def takes_too_much_memory(self, reason: Reason) -> list[Action]:
         """It takes more memory than any worker may."""
         self._advance_phase(PhaseEvent.IS_GIVEN_UP)
         return [Action.CUT_LINK, *self._gets_lost(reason), Action.KILL_PROCESS]
 
-    def exits(self, reason: str, *, is_clean: bool, taken_over: bool) -> list[Action]:
+    def exits(self, reason: Reason, *, is_clean: bool, taken_over: bool) -> list[Action]:
         """Its process has ended; `is_clean`: by itself and without a fault. `taken_over`: as in `falls_silent`."""
         was_given_up = self.phase is Phase.GIVEN_UP
         self._advance_phase(PhaseEvent.EXITS)
@@ -317,7 +323,10 @@ class WorkerLife:
 
     def gets_no_successor(self) -> list[Action]:
         """No successor could be forked: no process or descriptor was free."""
-        return [*self._gets_lost(self.reason or "no successor can be forked"), Action.CLEAN_UP]
+        return [
+            *self._gets_lost(self.reason or NO_SUCCESSOR),
+            Action.CLEAN_UP,
+        ]
 
     def gets_cleaned_up(self) -> None:
         self._advance_phase(PhaseEvent.IS_CLEANED_UP)
@@ -343,14 +352,14 @@ class WorkerLife:
         self.sessions_until = min(self.sessions_until, until)
         self.drain_by = min(self.drain_by, until + grace_s)
 
-    def _gets_lost(self, reason: str) -> list[Action]:
+    def _gets_lost(self, reason: Reason) -> list[Action]:
         """It has ended unannounced, and its sessions with it."""
         self.reason = reason
         self._advance_status(WorkerEvent.VANISHES)
         self.ready_by = math.inf
         return [*self._dies(), Action.TELL_LOST]
 
-    def _gets_taken_over(self, reason: str) -> list[Action]:
+    def _gets_taken_over(self, reason: Reason) -> list[Action]:
         """Its sessions may go on, but it gets no new ones, and its replacement starts."""
         death: list[Action] = []
         if self.status is WorkerStatus.AVAILABLE:

@@ -1,6 +1,6 @@
 """The FastAPI application: all routes, and who may use them."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
@@ -18,12 +18,10 @@ from pwgrid.proxy.api.requests_without_route import UsualRequests, WithoutRoute
 from pwgrid.proxy.api.roles_and_body_limits import check_all_name_a_role
 from pwgrid.proxy.api.sessions import session_routes
 from pwgrid.proxy.policy.access import Access
-
-if TYPE_CHECKING:
-    from pwgrid.proxy.main import Proxy
+from pwgrid.proxy.services import Services
 
 
-def create_app(grid: "Proxy", access: Access) -> FastAPI:
+def create_app(grid: Services, access: Access) -> FastAPI:
     """Makes the application that uvicorn serves. If the grid asks for a token, all routes do except health, the hints
     at / and /json, the dashboard's files, the icon and the API's own description.
     """

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import orjson
 import structlog
@@ -26,10 +26,8 @@ from pwgrid.proxy.api.sessions import find_session
 from pwgrid.proxy.dashboard.feed import Page
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.refusal import Refusal, no_capacity
+from pwgrid.proxy.services import Services
 from pwgrid.runtime.directory import worker_dir
-
-if TYPE_CHECKING:
-    from pwgrid.proxy.main import Proxy
 
 log = structlog.get_logger()
 
@@ -49,7 +47,7 @@ TOKEN_LOOK_S: Final = 1.0
 """How often the token of who looks at a session is checked again: it may have been revoked."""
 
 
-def live_routes(grid: Proxy) -> APIRouter:
+def live_routes(grid: Services) -> APIRouter:
     """Makes the page's WebSockets: its feed, only for operators, since it shows all sessions; and the live view of one
     session, for operators and the session's own token. What is raised before a WebSocket is accepted refuses it."""
     router = APIRouter()
@@ -96,7 +94,7 @@ def live_routes(grid: Proxy) -> APIRouter:
 
 
 async def _open_view(
-    grid: Proxy, identity: Identity, session_id: str
+    grid: Services, identity: Identity, session_id: str
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Records that somebody looks at the session, and connects to the browser server that shows it. Raises Refusal or
     RegistryUnavailable."""
@@ -106,7 +104,7 @@ async def _open_view(
     if record.status != SessionStatus.RUNNING:
         raise Refusal(409, f"the session does not run: it is {record.status}")
     try:
-        path = worker_dir(grid.boot.runtime, record.worker_id)
+        path = worker_dir(grid.runtime, record.worker_id)
     except ValueError:  # whatever is in Redis
         raise _not_shown() from None
     await grid.registry.note_view(session_id)

@@ -1,7 +1,7 @@
 """The routes of the grid: health for all; for operators its status, workers and pools, also to scale and drain them."""
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
 
@@ -14,13 +14,11 @@ from pwgrid.proxy.api.roles_and_body_limits import NEEDS_OPERATOR, OPEN_TO_ALL, 
 from pwgrid.proxy.policy.access import ANYBODY
 from pwgrid.proxy.policy.refusal import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, Refusal, no_capacity
 from pwgrid.proxy.roster import PoolView
+from pwgrid.proxy.services import Services
 from pwgrid.registry.records import RegistrySnapshot
 
-if TYPE_CHECKING:
-    from pwgrid.proxy.main import Proxy
 
-
-def health_routes(grid: "Proxy") -> APIRouter:
+def health_routes(grid: Services) -> APIRouter:
     router = APIRouter(tags=["health"], dependencies=[OPEN_TO_ALL])
 
     @router.get("/health")
@@ -41,7 +39,7 @@ def health_routes(grid: "Proxy") -> APIRouter:
     return router
 
 
-def operator_routes(grid: "Proxy") -> APIRouter:
+def operator_routes(grid: Services) -> APIRouter:
     router = APIRouter(dependencies=[NEEDS_OPERATOR])
 
     @router.get("/v1/status", tags=["grid"])
@@ -68,14 +66,15 @@ def operator_routes(grid: "Proxy") -> APIRouter:
         no token, since then anybody may ask."""
         return models.Workers.of(await grid.registry.snapshot(), grid.roster, with_endpoints=identity is not ANYBODY)
 
-    @router.post("/v1/workers/{id}/drain", tags=["workers"], status_code=202, responses=problems(404))
+    @router.post("/v1/workers/{id}/drain", tags=["workers"], status_code=202, responses=problems(404, 503))
     async def drain(worker_id: Annotated[str, Path(alias="id")], now: bool = False) -> models.Draining:
         """Drains a worker: it takes no new session and ends when its live ones have ended; its replacement starts at
         once. With `now` its live sessions end at once, too."""
         if worker_id not in grid.roster.workers:
             raise Refusal(404, f"there is no worker {worker_id[:40]!r}: GET /v1/workers lists them")
-        grid.control.event("drain_asked", {"workerId": worker_id, "reason": "operator", "now": now})
-        return models.Draining(draining=[worker_id])
+        # Without `once` a second drain, which may be a retry, cuts sessions.
+        asked = {"worker": worker_id, "reason": "operator", "now": now, "once": True}
+        return models.Draining.model_validate(await _ask_master(grid, "drain", asked))
 
     @router.get("/v1/capacity", tags=["pools"])
     async def capacity() -> models.Capacity:
@@ -116,34 +115,36 @@ def operator_routes(grid: "Proxy") -> APIRouter:
     return router
 
 
-def pool_command_routes(grid: "Proxy") -> APIRouter:
+def pool_command_routes(grid: Services) -> APIRouter:
     """Makes the routes that the master answers, for operators; AskMaster bounds how long it may take."""
     router = APIRouter(prefix="/v1/pools", tags=["pools"], route_class=BoundedBody, dependencies=[NEEDS_OPERATOR])
-
-    async def ask(name: str, data: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return await grid.master.ask(name, data)
-        except Refused as refused:
-            raise Refusal(400, str(refused)) from None
-        except GridError as gone:
-            raise no_capacity(str(gone)) from None
 
     @router.post("/{name}/scale", responses=problems(413))
     async def scale(pool: Annotated[str, Path(alias="name")], wanted: models.Scale) -> models.Scaled:
         """Sets a pool's number of workers until the next reload that changes it; surplus workers drain."""
-        return models.Scaled.model_validate(await ask("scale", {pool: wanted.workers}))
+        return models.Scaled.model_validate(await _ask_master(grid, "scale", {pool: wanted.workers}))
 
     @router.post("/{name}/drain", status_code=202)
     async def drain(pool: Annotated[str, Path(alias="name")]) -> models.Draining:
         """Drains all workers of a pool: they take no new session and end when their live ones have ended; replacements
         start at once. May be repeated: live sessions go on."""
         asked = {"pool": pool, "reason": "operator", "once": True}  # without `once` a second drain cuts sessions
-        return models.Draining.model_validate(await ask("drain", asked))
+        return models.Draining.model_validate(await _ask_master(grid, "drain", asked))
 
     return router
 
 
-def _room(grid: "Proxy", pool: PoolView, found: RegistrySnapshot) -> models.Room:
+async def _ask_master(grid: Services, name: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Raises Refusal."""
+    try:
+        return await grid.master.ask(name, data)
+    except Refused as refused:
+        raise Refusal(400, str(refused)) from None
+    except GridError as gone:
+        raise no_capacity(str(gone)) from None
+
+
+def _room(grid: Services, pool: PoolView, found: RegistrySnapshot) -> models.Room:
     mine = {field: worker for field, worker in found.workers.items() if worker.pool == pool.name}
     serving = [worker for worker in mine.values() if worker.status == WorkerStatus.AVAILABLE]
     return models.Room(

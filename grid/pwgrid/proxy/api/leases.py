@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import structlog
 from fastapi import APIRouter, BackgroundTasks, Path, Query
@@ -25,18 +25,17 @@ from pwgrid.proxy.api.models import Cursor, NoneIfEmpty, PageSize
 from pwgrid.proxy.api.requests_as_sent import arrival_of
 from pwgrid.proxy.api.roles_and_body_limits import NEEDS_CLIENT, BoundedBody, Client
 from pwgrid.proxy.client_traces import Attempt, attempting
-from pwgrid.proxy.connect.gateway import SUCCESSOR_S, Gateway
-from pwgrid.proxy.connect.handoff_link import HANDOFF_TIMEOUT_S, HandoffFailure
+from pwgrid.proxy.connect.gateway import Gateway
+from pwgrid.proxy.connect.handoff_link import HandoffFailure
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.connect_request import run_name
-from pwgrid.proxy.policy.refusal import Refusal, no_capacity
+from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.select.queue import ClientGone, Ticket
+from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S
+from pwgrid.proxy.services import Services
 from pwgrid.registry import records
 from pwgrid.registry.records import EXPIRES_AT, LEASE
-
-if TYPE_CHECKING:
-    from pwgrid.proxy.main import Proxy
 
 log = structlog.get_logger()
 
@@ -73,7 +72,7 @@ class GrantedLease:
     """Whether its worker wants to hear that the borrower has it; a worker of an earlier version does not."""
 
 
-def lease_routes(grid: Proxy) -> APIRouter:
+def lease_routes(grid: Services) -> APIRouter:
     """Makes the routes, for clients and operators."""
     router = APIRouter(route_class=BoundedBody, tags=["leases"], dependencies=[NEEDS_CLIENT])
 
@@ -104,7 +103,7 @@ def lease_routes(grid: Proxy) -> APIRouter:
         """Ends a lease and frees its slot; a connected client hears why. May be repeated."""
         lease_id = LeaseId.read(returned.browser_id)
         check(returned.label_key)
-        answer = await _ask_worker(grid.gateway, lease_id, {"do": "return", "token": identity.sees_only})
+        answer = await _ask_about(grid.gateway, lease_id, {"do": "return", "token": identity.sees_only})
         return models.Returned(browser_id=str(lease_id), returned=answer is not None)
 
     @router.patch("/v1/leases/{id}", responses=problems(400, 404, 503))
@@ -114,7 +113,7 @@ def lease_routes(grid: Proxy) -> APIRouter:
         """Makes a lease last for at least `ttlSeconds` from now on."""
         lease_id = LeaseId.read(lease)
         question = {"do": "extend", "ttlS": wanted.ttl_seconds, "token": identity.sees_only}
-        if (answer := await _ask_worker(grid.gateway, lease_id, question)) is None:
+        if (answer := await _ask_about(grid.gateway, lease_id, question)) is None:
             raise _no_such_lease()
         return models.Extended(browser_id=str(lease_id), expires_at=answer["expiresAt"])
 
@@ -259,7 +258,7 @@ async def answered(gateway: Gateway, lent: GrantedLease, ticket: Ticket, watch: 
     await asyncio.sleep(0)  # uvloop writes at the end of the loop's round
     if lent.hears_of_answer:
         with contextlib.suppress(Refusal):  # a worker that stays silent is lost, and its leases with it
-            await _ask_worker(gateway, lent.lease_id, {"do": "unanswered" if is_gone else "answered"})
+            await _ask_about(gateway, lent.lease_id, {"do": "unanswered" if is_gone else "answered"})
 
 
 async def _take(gateway: Gateway, lease_id: LeaseId, secret: str, expires_at: float, ticket: Ticket) -> dict[str, Any]:
@@ -291,17 +290,8 @@ async def _take(gateway: Gateway, lease_id: LeaseId, secret: str, expires_at: fl
     return {**answer, "refused": "its client has gone"} if does["do"] == "drop" else answer
 
 
-async def _ask_worker(gateway: Gateway, lease_id: LeaseId, question: Mapping[str, object]) -> dict[str, Any] | None:
-    """Returns the worker's answer; None if it has no such lease, or is gone and its leases with it. Raises
+async def _ask_about(gateway: Gateway, lease_id: LeaseId, question: Mapping[str, object]) -> dict[str, Any] | None:
+    """Returns the answer of the lease's worker; None if it has no such lease, or is gone and its leases with it. Raises
     Refusal."""
-    until = asyncio.get_running_loop().time() + SUCCESSOR_S
-    while True:
-        try:
-            answer = await gateway.handoffs.ask(lease_id.worker_id, {**question, "id": lease_id.own})
-        except HandoffFailure as error:
-            if await gateway.may_answer_again(lease_id.worker_id, until):
-                continue
-            if lease_id.worker_id not in gateway.roster.workers:
-                return None
-            raise no_capacity(f"the worker of this lease does not answer: {error}") from None
-        return answer if answer["refused"] is None else None
+    answer = await gateway.ask_worker(lease_id.worker_id, {**question, "id": lease_id.own}, "this lease")
+    return None if answer is None or answer["refused"] is not None else answer

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query
 from prometheus_client import ProcessCollector
@@ -33,10 +33,8 @@ from pwgrid.proxy.api.errors import JSON
 from pwgrid.proxy.api.models import NoneIfEmpty
 from pwgrid.proxy.api.roles_and_body_limits import NEEDS_OPERATOR
 from pwgrid.proxy.roster import Roster
+from pwgrid.proxy.services import Services
 from pwgrid.registry.records import RegistrySnapshot, WorkerRecord
-
-if TYPE_CHECKING:
-    from pwgrid.proxy.main import Proxy
 
 
 class Source(StrEnum):
@@ -230,7 +228,7 @@ Key = tuple[str, str]
 """Browser type and pool."""
 
 
-def metrics_route(grid: Proxy, requests: Requests) -> APIRouter:
+def metrics_route(grid: Services, requests: Requests) -> APIRouter:
     router = APIRouter(dependencies=[NEEDS_OPERATOR])
 
     @router.get("/metrics", tags=["metrics"], response_model=models.ActiveConnections)
@@ -256,7 +254,7 @@ def metrics_route(grid: Proxy, requests: Requests) -> APIRouter:
 class Scrape(Collector):
     """What one scrape shows. `found` is None while Redis does not answer."""
 
-    grid: Proxy
+    grid: Services
     found: RegistrySnapshot | None
     requests: Requests
     is_ready: bool

@@ -1,10 +1,10 @@
 """The routes of sessions: a client sees and ends its own, an operator all."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query
 
-from pwgrid.common.session_lifecycle import LIVE, EndReason, SessionStatus
+from pwgrid.common.session_lifecycle import LIVE, SessionStatus
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.errors import problems
@@ -12,21 +12,23 @@ from pwgrid.proxy.api.models import Cursor, NoneIfEmpty, PageSize
 from pwgrid.proxy.api.roles_and_body_limits import NEEDS_CLIENT, Client
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.services import Services
 from pwgrid.registry.records import SessionRecord
 
-if TYPE_CHECKING:
-    from pwgrid.proxy.main import Proxy
 
-
-async def find_session(grid: "Proxy", session_id: str, identity: Identity) -> SessionRecord:
+async def find_session(grid: Services, session_id: str, identity: Identity) -> SessionRecord:
     """Returns a session's record. Raises Refusal if there is none, or another token's."""
     session = await grid.registry.session(session_id)
     if session is None or not identity.may_see(session.token):
-        raise Refusal(404, "there is no such session (any more)")
+        raise _no_such_session()
     return session
 
 
-def session_routes(grid: "Proxy") -> APIRouter:
+def _no_such_session() -> Refusal:
+    return Refusal(404, "there is no such session (any more)")
+
+
+def session_routes(grid: Services) -> APIRouter:
     """Makes the routes."""
     router = APIRouter(tags=["sessions"], dependencies=[NEEDS_CLIENT])
 
@@ -57,13 +59,15 @@ def session_routes(grid: "Proxy") -> APIRouter:
         """One session: status, reason, times, client, bytes."""
         return models.Session.of(found)
 
-    @router.delete("/v1/sessions/{id}", status_code=202, responses=problems(404, 409))
+    @router.delete("/v1/sessions/{id}", status_code=202, responses=problems(404, 409, 503))
     async def end_session(found: found_session) -> models.Ending:
-        """Ends a live session; its client hears that an operator ended it."""
+        """Ends a live session: its worker is asked, and closes it. Its client hears that an operator ended it."""
         if found.status not in LIVE:
             raise Refusal(409, f"the session has ended already: {found.status}, {found.reason}")
-        ended = {"workerId": found.worker_id, "sessionId": found.session_id, "reason": EndReason.ENDED_BY_OPERATOR}
-        grid.control.event("end_session", ended)
+        question = {"do": "end session", "id": found.session_id}
+        answer = await grid.gateway.ask_worker(found.worker_id, question, "this session")
+        if answer is None or answer["refused"] is not None:
+            raise _no_such_session()
         return models.Ending(ending=found.session_id)
 
     return router

@@ -16,6 +16,7 @@ from uvicorn.server import ServerState
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
+from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.proxy.client_traces import Attempt, attempting
 from pwgrid.proxy.connect.gateway import SUCCESSOR_S, Gateway
@@ -34,9 +35,6 @@ log = structlog.get_logger()
 MAX_EARLY_BYTES: Final = 64 * 1024
 """What a client may send after its head before a browser server reads (a correct client waits for its 101). Binary
 bytes may be fewer: JSON writes a control character as six (`MAX_OFFER_BYTES`)."""
-
-IN_USE: Final = "in use"
-"""What a worker answers to a client with a lease that has one already."""
 
 
 class ConnectingClient(asyncio.Protocol):
@@ -190,7 +188,7 @@ class ConnectingClient(asyncio.Protocol):
                 log.info("handoff_failed", worker=lease.worker_id, session=session_id, reason=failure.reason)
                 self._transport.resume_reading()
                 # In use after a try that was left unanswered: by this very client.
-                reason = reason if reason and failure.reason == IN_USE else failure.reason
+                reason = reason if reason and failure.reason == OfferRefusal.IN_USE else failure.reason
                 if failure.is_refusal or not await gateway.may_answer_again(lease.worker_id, until):
                     is_known = lease.worker_id in gateway.roster.workers
                     ended = failure.ended or (EndReason.GRID_STOPPED if gateway.roster.stopping else None)
@@ -285,9 +283,9 @@ class ConnectingClient(asyncio.Protocol):
 def _lease_not_served(reason: str, ended: str | None, *, is_known: bool) -> Refusal:
     """409, 404 or 503: the client of a lease gets no browser. `reason` is the worker's answer, or what happened to the
     link; `ended` is why the lease has ended, where that is known; `is_known`: the master lists the worker."""
-    if reason == IN_USE:
+    if reason == OfferRefusal.IN_USE:
         return Refusal(409, "this lease has a client already: it is for one connection at a time")
-    if reason == "no such lease" or not is_known:
+    if reason == OfferRefusal.NO_LEASE or not is_known:
         return no_such_lease(ended)
     return no_capacity(f"the worker of this lease does not take its client now: {reason}")
 

@@ -3,13 +3,13 @@ figures. Knows no single client."""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from pwgrid.proxy.client_traces import Attempt, ClientTraces
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures, Pool, Waited
-from pwgrid.proxy.connect.handoff_link import Handoffs
+from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs
 from pwgrid.proxy.connect.refusal_log import RefusalLog
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.policy.connect_request import Policy
@@ -105,6 +105,20 @@ class Gateway:
             phases = self.figures.phases[pool]
             phases.queue.observe(max(0.0, waited_s - selection_s))
             phases.selection.observe(selection_s)
+
+    async def ask_worker(self, worker_id: str, question: Mapping[str, object], about: str) -> dict[str, Any] | None:
+        """Returns a worker's answer about a lease or session of its own; None if it is gone, and these with it. Waits
+        for a successor. Raises Refusal, which names what it is `about`."""
+        until = asyncio.get_running_loop().time() + SUCCESSOR_S
+        while True:
+            try:
+                return await self.handoffs.ask(worker_id, question)
+            except HandoffFailure as failure:
+                if await self.may_answer_again(worker_id, until):
+                    continue
+                if worker_id not in self.roster.workers:
+                    return None
+                raise no_capacity(f"the worker of {about} does not answer: {failure}") from None
 
     async def may_answer_again(self, worker_id: str, until: float) -> bool:
         """Waits a moment. Returns whether a worker that is gone may still get a successor: the master lists it, and the

@@ -12,23 +12,16 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, despite_reset
+from pwgrid.common.reasons import OfferRefusal
+from pwgrid.proxy.client_traces import ClientTraces
 from pwgrid.proxy.policy.refusal import bad_handshake
+from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S, WorkerHealth
 from pwgrid.runtime.directory import worker_dir
-
-if TYPE_CHECKING:
-    from pwgrid.proxy.client_traces import ClientTraces
-    from pwgrid.proxy.select.selector import Selector
-
-HANDOFF_TIMEOUT_S: Final = 2.0
-"""After this the worker refuses the offer as late, and the proxy tries another worker."""
-
-SILENT: Final = "the worker does not answer"
-"""The reason of a HandoffFailure."""
 
 _ANSWER_BYTES: Final = 4096
 _NO_FD: Final = -1
@@ -73,13 +66,13 @@ PendingAnswer = asyncio.Future[dict[str, Any] | HandoffFailure]
 class HandoffLink:
     """One SEQPACKET connection to a worker. A packet is a JSON object (the offer) with the socket itself.
 
-    `selector` hears what it notices of the worker; `traces` what that tells of a traced session that has ended.
+    `health` hears what it notices of the worker; `traces` what that tells of a traced session that has ended.
     """
 
-    def __init__(self, path: Path, worker_id: str, selector: Selector, traces: ClientTraces | None) -> None:
+    def __init__(self, path: Path, worker_id: str, health: WorkerHealth, traces: ClientTraces | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._worker_id = worker_id
-        self._selector = selector
+        self._health = health
         self._traces = traces
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
@@ -194,13 +187,13 @@ class HandoffLink:
             return
         answer, _ = self._pending.pop(message.get("asked") or message["session"], (None, 0.0))
         if answer is None:
-            self._selector.awake(self._worker_id)
+            self._health.awake(self._worker_id)
         else:
             _settle(answer, message)
 
     def _tell_freed(self) -> None:
         # After those whom the worker refused before: their tasks note only then that it is full.
-        self._loop.call_soon(self._selector.freed, self._worker_id)
+        self._loop.call_soon(self._health.freed, self._worker_id)
 
     def _check_deadline(self) -> None:
         # All have the same timeout, so the oldest is late first: one timer serves all of them.
@@ -215,8 +208,8 @@ class HandoffLink:
             del self._pending[key]
             sent = deque(each for each in self._unsent if each[0] != key or each[2] == _NO_FD)
             is_unsent, self._unsent = len(sent) < len(self._unsent), sent
-            self._selector.silent(self._worker_id)
-            _settle(answer, HandoffFailure(SILENT, open_until=0.0 if is_unsent else deadline))
+            self._health.silent(self._worker_id)
+            _settle(answer, HandoffFailure(OfferRefusal.SILENT, open_until=0.0 if is_unsent else deadline))
 
 
 def _settle(answer: PendingAnswer, outcome: dict[str, Any] | HandoffFailure) -> None:
@@ -227,9 +220,9 @@ def _settle(answer: PendingAnswer, outcome: dict[str, Any] | HandoffFailure) -> 
 class Handoffs:
     """The links to all workers, each opened at the worker's first session."""
 
-    def __init__(self, runtime: Path, selector: Selector, traces: ClientTraces | None = None) -> None:
+    def __init__(self, runtime: Path, health: WorkerHealth, traces: ClientTraces | None = None) -> None:
         self._runtime = runtime
-        self._selector = selector
+        self._health = health
         self._traces = traces
         self._links: dict[str, HandoffLink] = {}
 
@@ -273,7 +266,7 @@ class Handoffs:
             self._links.pop(worker_id, None)
             try:
                 path = worker_dir(self._runtime, worker_id) / "handoff.sock"
-                link = self._links[worker_id] = HandoffLink(path, worker_id, self._selector, self._traces)
+                link = self._links[worker_id] = HandoffLink(path, worker_id, self._health, self._traces)
             except (OSError, ValueError) as error:  # the latter: its id is none
                 raise HandoffFailure(f"the worker is gone ({getattr(error, 'strerror', error)})") from None
         return link

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import orjson
 import structlog
@@ -22,15 +22,16 @@ from pwgrid import __version__
 from pwgrid.common.errors import GridError, RegistryUnavailable
 from pwgrid.common.launch_failure import without_places
 from pwgrid.common.session_lifecycle import LIVE, SessionStatus
+from pwgrid.proxy.ask_master import AskMaster
+from pwgrid.proxy.connect.connect_metrics import ConnectFigures
 from pwgrid.proxy.connect.refusal_log import Asked
 from pwgrid.proxy.policy.page_content import Event, Sources, View, changes, happened, session_end, view
 from pwgrid.proxy.policy.refusal import registry_away
 from pwgrid.proxy.roster import Roster
+from pwgrid.proxy.select.queue import Queue
 from pwgrid.registry.records import Activity, SessionRecord
 from pwgrid.registry.registry import Registry
-
-if TYPE_CHECKING:
-    from pwgrid.proxy.main import Proxy
+from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
 
@@ -194,13 +195,26 @@ class Page:
 
 
 class Feed:
-    """The feed of all pages of one proxy."""
+    """The feed of all pages of one proxy. `figures` are those of its clients."""
 
-    def __init__(self, grid: Proxy) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        registry: Registry,
+        roster: Roster,
+        queue: Queue,
+        figures: ConnectFigures,
+        master: AskMaster,
+    ) -> None:
         self.history = Recent[Sample](MOST_SAMPLES)
         self.events = RecentEvents()
-        self._grid = grid
-        self.sessions = ShownSessions(grid.registry, self.events.session_ended)
+        self._settings = settings
+        self._registry = registry
+        self._roster = roster
+        self._queue = queue
+        self._figures = figures
+        self._master = master
+        self.sessions = ShownSessions(registry, self.events.session_ended)
         self._pages: set[Page] = set()
         self._producer: asyncio.Task[None] | None = None
         self._view: View = {}
@@ -227,7 +241,7 @@ class Feed:
 
     def roster_changed(self) -> None:
         """Called when the master has sent its roster: has its status asked for, too."""
-        self.events.roster_changed(self._grid.roster)
+        self.events.roster_changed(self._roster)
         self._ask_status_at = 0.0
         self._news.set()
 
@@ -257,7 +271,7 @@ class Feed:
     async def keep_history(self) -> None:
         """Takes a sample every 10 s, whether anybody looks or not, after those that Redis has of earlier proxies."""
         with contextlib.suppress(RegistryUnavailable):
-            for text in await self._grid.registry.samples():
+            for text in await self._registry.samples():
                 with contextlib.suppress(ValidationError):
                     sample = _SAMPLE.validate_json(text)
                     if 0.0 <= time.time() - sample[0] < HOUR_S:
@@ -273,7 +287,7 @@ class Feed:
         """Also finds out whether a Redis that answers takes writes."""
         try:
             text = _SAMPLE.dump_json(sample).decode()
-            await self._grid.registry.keep_sample(text, at_most=MOST_SAMPLES, ttl_s=HOUR_S)
+            await self._registry.keep_sample(text, at_most=MOST_SAMPLES, ttl_s=HOUR_S)
         except RegistryUnavailable as error:
             if error.fault is not None and "redis" not in self._problems:
                 why = without_places(error.fault.what)
@@ -300,7 +314,7 @@ class Feed:
             await self._look_at_registry(with_sessions=True)
             await self._look_at_master()
             is_changed = self._tell()
-            nobody = not any(self._activity.active.values()) and self._grid.queue.waiting() == 0
+            nobody = not any(self._activity.active.values()) and self._queue.waiting() == 0
             # Where short sessions come and go, a look may find none of them.
             self._is_idle = nobody and before in (None, self._activity)
             before = self._activity
@@ -312,7 +326,7 @@ class Feed:
 
     async def _look_at_registry(self, *, with_sessions: bool) -> None:
         try:
-            self._activity = await self._grid.registry.activity()
+            self._activity = await self._registry.activity()
             if with_sessions:
                 await self.sessions.refresh(self._activity)
         except RegistryUnavailable as error:
@@ -326,11 +340,11 @@ class Feed:
         if now < self._ask_status_at:
             return
         self._ask_status_at = now + STATUS_S
-        if self._grid.roster.lost is not None:
-            self._problems["master"] = self._grid.roster.lost
+        if self._roster.lost is not None:
+            self._problems["master"] = self._roster.lost
             return
         try:
-            self._status = await self._grid.master.ask("status")
+            self._status = await self._master.ask("status")
         except GridError as error:
             self._problems["master"] = str(error)
         else:
@@ -370,8 +384,7 @@ class Feed:
     # What it is made of
 
     def _sources(self) -> Sources:
-        grid = self._grid
-        roster, figures = grid.roster, grid.gateway.figures
+        roster, figures = self._roster, self._figures
         trouble = roster.not_ready()
         return Sources(
             status=self._status,
@@ -384,7 +397,7 @@ class Feed:
             active=self._activity.active,
             lifetime=self._activity.lifetime,
             sessions=self.sessions.rows,
-            waiting=grid.queue.waiting_by_run(),
+            waiting=self._queue.waiting_by_run(),
             status_at=self._status_at,
             grid={
                 "version": __version__,
@@ -396,13 +409,13 @@ class Feed:
                 "refused": figures.refused,
                 "abandoned": figures.abandoned,
                 "longestWaitS": round(figures.longest_wait_s, 3),
-                "liveView": grid.settings.live_view,
+                "liveView": self._settings.live_view,
                 "stale": list(self._problems.values()),
             },
         )
 
     def _sample(self) -> Sample:
-        figures = self._grid.gateway.figures
+        figures = self._figures
         sizes = [worker.get("memoryMib") or worker.get("rssMib") or 0 for worker in self._status.get("workers", ())]
         before, self._sampled = self._sampled, (figures.handed_off, figures.refused)
         is_known = "redis" not in self._problems
@@ -411,7 +424,7 @@ class Feed:
             sum(self._activity.active.values()) if is_known else None,
             figures.handed_off - before[0],
             figures.refused - before[1],
-            self._grid.queue.waiting(),
+            self._queue.waiting(),
             round(figures.lately_longest_wait_s, 3),
             None if "master" in self._problems else sum(sizes),
         )

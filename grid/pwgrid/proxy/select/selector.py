@@ -1,6 +1,5 @@
 """Chooses workers by the registry, or by the roster while Redis is away; excludes those that are gone or silent."""
 
-import asyncio
 import contextlib
 import hmac
 import time
@@ -12,10 +11,10 @@ import structlog
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.connect.handoff_link import HANDOFF_TIMEOUT_S, SILENT
 from pwgrid.proxy.policy.refusal import Refusal, registry_away
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue, Ticket
+from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S, WorkerHealth
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
 
@@ -24,29 +23,21 @@ log = structlog.get_logger()
 LEASE_S: Final = 2 * HANDOFF_TIMEOUT_S
 """How long a pending session keeps its slot if its proxy dies: longer than any handoff takes."""
 
-SILENT_S: Final = 10.0
-"""How long a worker that did not answer is excluded."""
-
 
 class Selector:
     """Selects workers for tickets, and has the queue of clients that wait. `lost` are the ids of workers that are gone;
-    the caller changes it."""
+    the caller changes it. Links tell `health` what they notice of workers."""
 
     def __init__(self, settings: Settings, registry: Registry, roster: Roster, lost: Collection[str]) -> None:
         self.queue = Queue(self.select, self.give_back, settings)
+        self.health = WorkerHealth(lost, self.queue.wake)
         self._settings = settings
         self._registry = registry
         self._roster = roster
-        self._lost = lost
-        self._loop = asyncio.get_running_loop()
         self._without_redis = False
         self._turn: list[str] = []
         """Workers of all pools for selections without Redis, those whose turn it is first; the one that was chosen last
         is at the end."""
-        self._without_process: set[str] = set()
-        self._not_now: set[str] = set()
-        """Workers that have refused a client as full or suspect, until they say that they have a slot."""
-        self._silent: dict[str, asyncio.TimerHandle] = {}
 
     async def select(self, ticket: Ticket) -> str | None:
         """Leases a slot for the ticket, and returns its worker's id. Returns None when no worker has one."""
@@ -60,7 +51,7 @@ class Selector:
                 session_id=ticket.session_id,
                 lease_s=LEASE_S,
                 client=ticket.client,
-                exclude=ticket.excluded | self._not_to_choose(),
+                exclude=ticket.excluded | self.health.not_to_choose(),
                 version=ticket.playwright_version,
                 worker_id=ticket.worker_id,
                 pool=ticket.pool,
@@ -83,7 +74,7 @@ class Selector:
         A session that begins so gets its record, with owner and names, once Redis is back, from what its worker was
         told.
         """
-        excluded = ticket.excluded | self._not_to_choose()
+        excluded = ticket.excluded | self.health.not_to_choose()
         fit = {
             worker.worker_id
             for worker in self._roster.workers.values()
@@ -133,45 +124,12 @@ class Selector:
 
     def roster_changed(self) -> None:
         """Called when the master has sent its roster."""
-        self._without_process &= self._roster.workers.keys()
+        self.health.keep_only(self._roster.workers.keys())
         if self._without_redis:
             self.queue.wake()  # there may be a new worker, of which Redis cannot tell
 
-    def process_died(self, worker_id: str) -> None:
-        """Excludes a worker whose process died; its sessions live on."""
-        self._without_process.add(worker_id)
-
     def not_taken(self, ticket: Ticket, worker_id: str, reason: str) -> None:
-        """Called when a worker has not taken the ticket's client: it is not chosen for that again. One that is full,
-        suspect (its browser may be sick) or silent may take the client later: it is chosen for nobody until it has a
-        slot again, or is `awake`."""
-        if reason in ("full", "suspect"):
-            self._not_now.add(worker_id)
-        elif reason != SILENT:
+        """Called when a worker has not taken the ticket's client: it is not chosen for that again, unless it may take
+        the client later."""
+        if not self.health.refused(worker_id, reason):
             ticket.excluded.add(worker_id)
-
-    def freed(self, worker_id: str) -> None:
-        """Called when a worker has a slot again that it has refused a client, or of which it could not tell Redis; also
-        when the link is closed over which it would say so."""
-        self._not_now.discard(worker_id)
-        self.queue.wake()
-
-    def silent(self, worker_id: str) -> None:
-        """Excludes a worker that left an offer or a question unanswered for SILENT_S: not every client waits for it."""
-        log.warning("worker_silent", worker=worker_id)
-        if (timer := self._silent.pop(worker_id, None)) is not None:
-            timer.cancel()
-        self._silent[worker_id] = self._loop.call_later(SILENT_S, self._choose_again, worker_id)
-
-    def _not_to_choose(self) -> set[str]:
-        return {*self._lost, *self._without_process, *self._not_now, *self._silent}
-
-    def awake(self, worker_id: str) -> None:
-        """Called when a silent worker has answered after all: it may be chosen again."""
-        if (timer := self._silent.get(worker_id)) is not None:
-            timer.cancel()
-            self._choose_again(worker_id)
-
-    def _choose_again(self, worker_id: str) -> None:
-        del self._silent[worker_id]
-        self.queue.wake()

@@ -13,18 +13,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
 from pwgrid.common.launch_failure import why
 from pwgrid.control.frozen_peer import LATE_S, FrozenPeerDetector
 from pwgrid.settings.model import Settings
-
-if TYPE_CHECKING:
-    from pwgrid.worker.browser.server import BrowserServer, CanaryResult
 
 log = structlog.get_logger()
 
@@ -76,11 +74,39 @@ class HealthTimes:
         return cls(silent_s, ask_s, sign_s, settings.canary_interval, timeout_s, min(timeout_s, try_s))
 
 
+@dataclass(frozen=True, slots=True)
+class CanaryResult:
+    """Whether a context, a page and an evaluate worked; if not, `error` says why."""
+
+    ok: bool
+    error: str
+    duration_ms: int
+
+
+Answer = AbstractContextManager["asyncio.Future[dict[str, Any]]"]
+"""To a question. The future gets it; nobody waits for it after the block."""
+
+
+class AskedServer(Protocol):
+    """The browser server that is asked, and its browser (server.py)."""
+
+    browser_heard_at: float
+
+    @property
+    def is_gone(self) -> bool: ...
+
+    def ping(self) -> Answer: ...
+
+    def ask_browser(self) -> Answer: ...
+
+    async def canary(self, timeout_s: float) -> CanaryResult: ...
+
+
 class BrowserHealth:
     """Of one browser and its server. Calls `on_suspicion` with each change: why no new client should come now, or None
     if one may."""
 
-    def __init__(self, server: BrowserServer, times: HealthTimes, on_suspicion: Callable[[str | None], None]) -> None:
+    def __init__(self, server: AskedServer, times: HealthTimes, on_suspicion: Callable[[str | None], None]) -> None:
         self.times = times
         self._server = server
         self._on_suspicion = on_suspicion

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from playwright._impl._driver import compute_driver_executable
-
 from pwgrid.common.launch_failure import BrowserLaunchError
+from pwgrid.installed.browsers import FoundBrowser
+from pwgrid.installed.driver import own_driver
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
-from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.health import HealthTimes
 from pwgrid.worker.close_texts import close_texts
 
@@ -128,17 +127,17 @@ def spawn(spec: LaunchSpec, ipc_child: socket.socket) -> subprocess.Popen[bytes]
             f"its socket's path is longer than {_SOCKET_PATH_BYTES} bytes: set PWGRID_RUNTIME_DIR to a shorter one",
             spec.browser.browser_type,
         )
-    node, cli = compute_driver_executable()
+    driver = own_driver()
     environment = {
         **spec.environment(),
         "NODE_CHANNEL_FD": str(ipc_child.fileno()),
         "NODE_CHANNEL_SERIALIZATION_MODE": "json",
-        "PWGRID_LAUNCH": spec.options(Path(cli).parent),
+        "PWGRID_LAUNCH": spec.options(driver.core),
     }
     temporary(spec.directory).mkdir(mode=0o700, exist_ok=True)
     ipc_child.setblocking(False)
     return subprocess.Popen(
-        [node, "--no-warnings", str(LAUNCHER)],
+        [driver.node, "--no-warnings", str(LAUNCHER)],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

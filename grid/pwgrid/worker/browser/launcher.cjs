@@ -224,17 +224,17 @@ function watchBrowser(browser) {
     onDropped: (what, bytes) => errors.note('too long', `${what} of ${bytes} bytes`),
     onBroken: error => {
       errors.note('browser', error);
-      onBrowserGone('browser connection broken', `the browser says what is no JSON: ${error.message}`);
+      onBrowserGone('browser connection broken', { kind: 'browser unreadable', detail: error.message });
     },
     onError: error => errors.note('browser', error),
   });
 }
 
 function onBrowserExit(code, signal) {
-  onBrowserGone('browser crashed', `browser ended (${signal ?? `exit ${code}`})`);
+  onBrowserGone('browser crashed', { kind: 'browser ended', detail: signal ?? `exit ${code}`, signal: signal ?? '' });
 }
 
-// `why` is for the worker, `reason` that of the sessions.
+// `why` is a reason for the worker (pwgrid/common/reasons.py), `reason` that of the sessions.
 function onBrowserGone(reason, why) {
   if (gone || stopping)
     return;
@@ -278,7 +278,7 @@ async function canary(id, timeoutMs) {
     await tryBrowser(timeoutMs);
   } catch (failure) {
     if (gone || health.opened === opened) // else it is only slow: a client has got a page meanwhile
-      error = gone?.reason ?? String(failure.message);
+      error = gone ? `${gone.reason.kind}: ${gone.reason.detail}` : String(failure.message);
   }
   say({ say: 'canary', id, ok: error === null, error, ms: Math.round(performance.now() - started) });
 }

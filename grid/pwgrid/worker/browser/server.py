@@ -10,25 +10,23 @@ import socket
 import subprocess
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 import psutil
 import structlog
 
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.registry.records import TOKEN_ID
 from pwgrid.runtime.browser_process_tree import Tree, process_table
+from pwgrid.worker.browser.health import Answer, CanaryResult
 from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, spawn, temporary
 from pwgrid.worker.browser.node_link import Message, NodeLink
-
-if TYPE_CHECKING:
-    from pwgrid.worker.handoff_server import OfferedClient
+from pwgrid.worker.holders import OfferedClient, SessionClosed
 
 log = structlog.get_logger()
 
@@ -41,34 +39,10 @@ _KILL_AGAIN_S: Final = 0.02
 _SYNC_AGAIN_S: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class SessionClosed:
-    """The end of a session. `by` is client, grid or browser. Bytes are counted from the handoff on: `bytes_in` from the
-    client, `bytes_out` to it."""
-
-    session_id: str
-    bytes_in: int
-    bytes_out: int
-    by: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CanaryResult:
-    """Whether a context, a page and an evaluate worked; if not, `error` says why."""
-
-    ok: bool
-    error: str
-    duration_ms: int
-
-
-Answer = AbstractContextManager["asyncio.Future[Message]"]
-"""To a question. The future gets it; nobody waits for it after the block."""
-
 OnClosed = Callable[[SessionClosed, Callable[[], None]], None]
 """Gets the end, and a function to call once it is on record: until then a successor of this worker hears of it, too."""
 
-OnGone = Callable[[str], None]
+OnGone = Callable[[Reason], None]
 
 OnErrors = Callable[[Mapping[str, int], str, str | None], None]
 """Gets numbers of errors by kind, the text of the last one, and the session that it was in, if any."""
@@ -306,7 +280,8 @@ class BrowserServer:
                 self._when_ready(lambda: self.on_errors(message["counts"], message["text"], message.get("session")))
             case "gone":
                 self.sessions_ended_for = message.get("sessions", EndReason.BROWSER_CRASHED)
-                self._when_ready(partial(self._tell_gone, message["reason"]))
+                reason = Reason.read(message["reason"], Reason(WorkerEnd.BROWSER_ENDED))
+                self._when_ready(partial(self._tell_gone, reason))
 
     def _answered(self, kind: str, message: Message) -> None:
         if kind == "pong":
@@ -336,7 +311,7 @@ class BrowserServer:
         )
         self._on_closed(closed, lambda: self._link.send({"do": "ack", "idx": message["idx"]}))
 
-    def _tell_gone(self, reason: str) -> None:
+    def _tell_gone(self, reason: Reason) -> None:
         if self._gone or self._stopping:
             return
         self._gone = True
@@ -394,9 +369,9 @@ class BrowserServer:
         self._link.drain()
         self._link.close()
         self._read_stderr()
-        ended = f"the browser server ended ({ending(code)})"
+        ended = Reason(WorkerEnd.BROWSER_SERVER_ENDED, ending(code), signal_of(code))
         if not self._started.done():
-            self._started.set_exception(BrowserLaunchError(self.evidence or ended, "the browser server"))
+            self._started.set_exception(BrowserLaunchError(self.evidence or str(ended), "the browser server"))
             self._started.exception()  # perhaps nobody waits for it any more
         self._when_ready(partial(self._tell_gone, ended))
         if not self._stopping:
@@ -417,8 +392,13 @@ def ending(code: int | None) -> str:
     """Describes how the Node process ended, by the result of `exited`."""
     if code is None:
         return "exit status unknown"
-    if code >= 0:
-        return f"exit {code}"
+    return signal_of(code) or f"exit {code}"
+
+
+def signal_of(code: int | None) -> str:
+    """The name of the signal that ended the Node process, or empty."""
+    if code is None or code >= 0:
+        return ""
     try:
         return signal.Signals(-code).name
     except ValueError:  # a real-time signal

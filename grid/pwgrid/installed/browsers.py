@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import orjson
-from playwright._impl._driver import compute_driver_executable
 
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.paths import home
 from pwgrid.common.types import BrowserType
+from pwgrid.installed.driver import own_driver
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 
@@ -62,7 +62,7 @@ class SearchPaths:
     @property
     def core(self) -> Path:
         """The directory of playwright-core, by default in the Python package."""
-        return self.playwright_core or Path(compute_driver_executable()[1]).parent
+        return self.playwright_core or own_driver().core
 
     @property
     def installed(self) -> Path:

@@ -12,9 +12,9 @@ import pytest
 
 from pwgrid.common.errors import BrowserMissing, GridError
 from pwgrid.common.types import BrowserType
+from pwgrid.installed.browsers import FoundBrowser, SearchPaths, Trial, find_browser, remember_trial, trial_of
 from pwgrid.settings.model import Settings
 from pwgrid.setup.ffmpeg import find_ffmpeg
-from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, Trial, find_browser, remember_trial, trial_of
 
 HEADLESS = Settings()
 HEADFUL = Settings(headless=False)

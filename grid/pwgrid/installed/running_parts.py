@@ -15,11 +15,11 @@ import pwgrid
 from pwgrid.common import log as logging
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.paths import resource_dir
+from pwgrid.installed.browsers import FoundBrowser, find_for_pool
 from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.settings.show_with_sources import described
-from pwgrid.worker.browser.find import FoundBrowser, find_for_pool
 
 _PARTS: Final = ("lua", "config")
 
@@ -35,6 +35,8 @@ class RunningParts:
         self._loaded, self._sources = loaded, loaded.sources
         self.code: Final = code_fingerprint()
         self.browsers = _find_browsers(loaded.settings)
+        self.tokens_file: Final = loaded.tokens_file
+        """Where the proxy finds the tokens of `pwgrid token`."""
         self._executables: dict[str, str] = {}
         self._take(self.browsers)
 
