@@ -109,8 +109,8 @@ class Grid:
             raise AssertionError(f"the grid did not start:\n{self.output()}")
         self.ready: dict[str, Any] = json.loads(line)
         self.endpoint: str = self.ready["endpoint"]
-        self.port = int(self.endpoint.rsplit(":", 1)[1])
-        self.http = f"http://127.0.0.1:{self.port}"
+        self.http: str = self.ready["http"]
+        self.port = int(self.http.rsplit(":", 1)[1])
 
     def output(self) -> str:
         """What the grid has printed so far."""
