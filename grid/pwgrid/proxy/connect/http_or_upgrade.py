@@ -401,8 +401,10 @@ class DashboardSocketProtocol(WebSocketsSansIOProtocol):
             self.transport.close()
 
     def handle_connect(self, event: Request) -> None:
-        """Called for the head. uvicorn raises for a target that is not ASCII, and nobody would hear of it."""
+        """Called for the head. uvicorn raises for a target that is not ASCII, and nobody would hear of it. It passes
+        names of header fields on as they are, and the application looks for those in lower case, as ASGI has them."""
         if event.path.isascii():
+            event.headers = Headers((name.lower(), value) for name, value in event.headers.raw_items())
             super().handle_connect(event)
 
     async def send(self, message: Any) -> None:
