@@ -50,9 +50,9 @@ HOLDERS = textwrap.dedent(
 """Three test workers, each of which keeps its session for three seconds."""
 
 
-def test_run_gives_a_command_a_grid_and_returns_its_exit_code(tmp_path: Path) -> None:
+def test_run_gives_a_command_a_grid_and_returns_its_exit_code_in_a_work_space_of_any_name(tmp_path: Path) -> None:
     need("chromium")
-    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as temporary:
+    with tempfile.TemporaryDirectory(prefix="p ü:#?%2F-", dir="/tmp") as temporary:
         config = tmp_path / "grid.toml"  # a server's, perhaps: its Redis is not for a private grid
         config.write_text('[pools]\nchromium_workers = 1\n[redis]\nredis_url = "redis://127.0.0.1:1"\n')
         done = pwgrid(

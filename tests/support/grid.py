@@ -23,6 +23,7 @@ from redis import Redis, RedisError
 from pwgrid.cli.ask_grid import ask
 from pwgrid.cli.status import status_text
 from pwgrid.common.errors import GridError
+from pwgrid.registry.embedded_redis import url_of
 from pwgrid.runtime.find_grids import RunningGrid
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,8 +109,8 @@ class Grid:
             raise AssertionError(f"the grid did not start:\n{self.output()}")
         self.ready: dict[str, Any] = json.loads(line)
         self.endpoint: str = self.ready["endpoint"]
-        self.port = int(self.endpoint.rsplit(":", 1)[1])
-        self.http = f"http://127.0.0.1:{self.port}"
+        self.http: str = self.ready["http"]
+        self.port = int(self.http.rsplit(":", 1)[1])
 
     def output(self) -> str:
         """What the grid has printed so far."""
@@ -164,7 +165,7 @@ class Grid:
     @property
     def redis_url(self) -> str:
         """Of the embedded Redis, or the one that the environment names."""
-        return self.environment.get("REDIS_URL") or f"unix://{self.runtime}/redis/redis.sock"
+        return self.environment.get("REDIS_URL") or url_of(self.runtime / "redis")
 
     @property
     def runtime(self) -> Path:

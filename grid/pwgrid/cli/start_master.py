@@ -15,6 +15,7 @@ from pwgrid.cli.announce_ready import StartMessages, is_by_hand, say
 from pwgrid.cli.external_redis import wait_for, which_redis
 from pwgrid.common import log as logging
 from pwgrid.common.errors import GridError
+from pwgrid.common.grid_url import without_secrets
 from pwgrid.installed.running_parts import RunningParts, log_warnings
 from pwgrid.master.adoption import find_leftovers
 from pwgrid.master.config import Listeners, MasterConfig, Roles
@@ -77,7 +78,7 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
             settings = settings.model_copy(update={"port": port})
         runtime = RuntimeDir.create(settings.runtime_dir, settings.port)
         redis_url = settings.redis_url.get_secret_value() or embedded_redis.url_of(runtime.directory / "redis")
-        held.enter_context(runtime.locked(settings.base_url(), kept.lock if kept else None))
+        held.enter_context(runtime.locked(without_secrets(settings.client_url()), kept.lock if kept else None))
         leftovers = find_leftovers(registry_of(redis_url, settings.redis_key_prefix), kept, runtime.directory)
         runtime.remove_all_but([*leftovers.paths(), *([runtime.control_path.name] if kept else [])])
         which = which_redis(loaded)

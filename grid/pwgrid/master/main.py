@@ -15,6 +15,7 @@ import structlog
 
 from pwgrid.common import sd_notify
 from pwgrid.common.errors import GridError
+from pwgrid.common.grid_url import without_secrets
 from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.server import ControlServer, Reconnect
@@ -102,7 +103,7 @@ class Master:
             self._adopt(self._config.leftovers)
             self._config.runtime.remove_at_end()
             _share_memory_with_children()
-            log.info("master_started", pid=os.getpid(), endpoint=self._config.settings.base_url())
+            log.info("master_started", pid=os.getpid(), endpoint=without_secrets(self._config.settings.client_url()))
             self._serve()
         except BaseException:
             self._kill_everything()

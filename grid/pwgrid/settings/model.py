@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv6Address, ip_address
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeVar, get_args
+from urllib.parse import urlsplit
 
 from pydantic import (
     AliasChoices,
@@ -23,6 +24,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails
 
+from pwgrid.common.grid_url import GridUrl
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.settings import value_types
 from pwgrid.settings.pools import PoolSettings, PoolTable
@@ -136,8 +138,12 @@ class Settings(BaseModel, frozen=True):
     """Web pages of these origins may drive the grid."""
     allowed_hosts: tuple[value_types.HostPattern, ...] = setting((), "listener", "proxy")
     """Names under which the grid answers, like *.example.org; empty: on a loopback address loopback names, else any."""
+    advertised_url: value_types.AdvertisedUrl = setting(value_types.SecretUrl(""), "listener", "fixed")
+    """URL of the grid for its clients, like https://grid.example.org/grid behind a reverse proxy."""
     advertised_host: value_types.HostOrNone = setting("", "listener", "fixed")
-    """Host in the endpoints that the grid gives to clients; empty: host."""
+    """Host in the endpoints that the grid gives to clients, where the rest of the URL is as they ask; empty: host."""
+    trusted_proxies: tuple[value_types.TrustedProxy, ...] = setting((), "listener", "proxy")
+    """Reverse proxies whose X-Forwarded-* or Forwarded headers count: addresses, networks, unix for a Unix socket."""
 
     chromium_workers: value_types.Workers = setting(2, "workers", "pool")
     """Chromium workers."""
@@ -319,10 +325,25 @@ class Settings(BaseModel, frozen=True):
         values = {name: getattr(pool, key) for key, name in _names_of(pool.browser_type).items()}
         return self.model_copy(update=values)
 
+    def advertised(self) -> GridUrl | None:
+        """What ADVERTISED_URL says."""
+        text = self.advertised_url.get_secret_value()
+        return GridUrl.parse(text) if text else None
+
+    def local_url(self) -> GridUrl:
+        """The grid's URL for clients on this host."""
+        return GridUrl(False, reachable(self.host), self.port)
+
     def base_url(self) -> str:
-        """The grid's endpoint for clients, ws://host:port: with the advertised host, else the one it listens on."""
-        host = self.advertised_host or reachable(self.host)
-        return f"ws://[{host}]:{self.port}" if ":" in host else f"ws://{host}:{self.port}"
+        """The grid's ws or wss URL for clients, without a slash at its end: the advertised one, perhaps with a
+        password; else with the advertised host, or the one it listens on."""
+        local = self.local_url()
+        return (self.advertised() or replace(local, host=self.advertised_host or local.host)).web_socket
+
+    def client_url(self) -> str:
+        """The same as clients have to write it: below a path a reverse proxy may know only what has the slash."""
+        url = self.base_url()
+        return f"{url}/" if urlsplit(url).path else url
 
     def longest_wait_s(self) -> float:
         """How long a client may wait for a slot, whatever it asks for."""
@@ -390,6 +411,11 @@ class Settings(BaseModel, frozen=True):
                 " or say with ALLOW_PUBLIC=true or --allow-public that everyone may use it"
             )
             yield ("host", "token", "allow_public"), "host", sentence
+        advertised = self.advertised()
+        if advertised and self.advertised_host and advertised.host != self.advertised_host.lower():
+            other = f"{advertised.host}, {sources['advertised_url']}"
+            sentence = f"advertised_url names another host ({other}): make them agree, or leave one of them out"
+            yield ("advertised_url", "advertised_host"), "advertised_host", sentence
 
     def _broken_rules_of_pools(self, sources: Mapping[str, str]) -> Iterator[tuple[Collection[str], str, str]]:
         wanted, name = self.workers_wanted(), "default_browser_type"

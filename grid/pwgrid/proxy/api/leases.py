@@ -22,7 +22,8 @@ from pwgrid.common.session_lifecycle import LIVE
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.errors import problems
 from pwgrid.proxy.api.models import Cursor, NoneIfEmpty, PageSize
-from pwgrid.proxy.api.roles_and_body_limits import NEEDS_CLIENT, BoundedBody, Client, address_of
+from pwgrid.proxy.api.requests_as_sent import arrival_of
+from pwgrid.proxy.api.roles_and_body_limits import NEEDS_CLIENT, BoundedBody, Client
 from pwgrid.proxy.client_traces import Attempt, attempting
 from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.handoff_link import HandoffFailure
@@ -35,7 +36,6 @@ from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S
 from pwgrid.proxy.services import Services
 from pwgrid.registry import records
 from pwgrid.registry.records import EXPIRES_AT, LEASE
-from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
 
@@ -85,13 +85,13 @@ def lease_routes(grid: Services) -> APIRouter:
             _refusal_told(grid.gateway, request),
             attempting(grid.gateway.traces, "borrow", request.headers.items()) as attempt,
         ):
-            ticket, key = _ticket(grid.gateway, wanted, identity, address_of(request))
+            ticket, key = _ticket(grid.gateway, wanted, identity, str(arrival_of(request)))
             watch = asyncio.create_task(_abandoned_with(request, grid.gateway, ticket), name="client of a borrow")
             lent = await _lent(lend(grid.gateway, ticket, wanted.ttl_seconds, attempt), watch)
         afterwards.add_task(answered, grid.gateway, lent, ticket, watch)
         return models.Borrowed(
             browser_id=str(lent.lease_id),
-            web_socket_endpoint=_base(request, grid.gateway.settings) + lent.path,
+            web_socket_endpoint=arrival_of(request).endpoint + lent.path,
             browser_type=ticket.browser_type,
             label_key=str(key),
             requested_label_key=ticket.fields[records.LABELS],
@@ -156,8 +156,8 @@ def _refusal_told(gateway: Gateway, request: Request) -> Iterator[None]:
     try:
         yield
     except Refusal as refusal:
-        host = request.client.host if request.client else "unknown"
-        gateway.refusal_log.note(refusal, host, address_of(request), "borrow")
+        arrival = arrival_of(request)
+        gateway.refusal_log.note(refusal, arrival.client or "unknown", str(arrival), "borrow")
         raise
 
 
@@ -216,15 +216,6 @@ async def _lent(lend: Awaitable[GrantedLease], watch: asyncio.Task[None]) -> Gra
     except BaseException:
         watch.cancel()
         raise
-
-
-def _base(request: Request, settings: Settings) -> str:
-    """Returns ws://host:port: ADVERTISED_HOST's if it is set, else as the client's Host says; wss:// behind a reverse
-    proxy that speaks TLS."""
-    host = request.headers.get("host")
-    if settings.advertised_host or not host:
-        return settings.base_url()
-    return f"{'wss' if request.headers.get('x-forwarded-proto') == 'https' else 'ws'}://{host}"
 
 
 async def lend(gateway: Gateway, ticket: Ticket, ttl_s: float, attempt: Attempt | None = None) -> GrantedLease:

@@ -21,7 +21,7 @@ from pwgrid.proxy.client_traces import Attempt, attempting
 from pwgrid.proxy.connect.gateway import SUCCESSOR_S, Gateway
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, clear_marks, may_be_served
 from pwgrid.proxy.connect.http_or_upgrade import parse_head
-from pwgrid.proxy.policy.access import Address
+from pwgrid.proxy.policy.arrival import Address, Arrival
 from pwgrid.proxy.policy.connect_request import ConnectRequest, LeasePath, browser_server_headers, decide
 from pwgrid.proxy.policy.refusal import Refusal, no_capacity, no_such_lease
 from pwgrid.proxy.policy.session_caps import caps_of
@@ -34,9 +34,6 @@ log = structlog.get_logger()
 MAX_EARLY_BYTES: Final = 64 * 1024
 """What a client may send after its head before a browser server reads (a correct client waits for its 101). Binary
 bytes may be fewer: JSON writes a control character as six (`MAX_OFFER_BYTES`)."""
-
-Peer = tuple[str, int] | None
-"""A client's address and port; None if it has left, or is on a Unix socket."""
 
 
 class ConnectingClient(asyncio.Protocol):
@@ -59,7 +56,8 @@ class ConnectingClient(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
-        self._peer: Peer = transport.get_extra_info("peername") or None
+        self._peer: tuple[str, int] | None = transport.get_extra_info("peername") or None  # a Unix socket has none
+        self._arrival = Arrival(*(self._peer or ())[:2])
         self._server_state.connections.add(self)  # type: ignore[arg-type]
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -103,16 +101,17 @@ class ConnectingClient(asyncio.Protocol):
             self._gateway.figures.abandoned += 1
             self._transport.abort()
         except Exception as error:  # noqa: BLE001 - after a bug here the client must not wait for ever
-            log.error("upgrade_failed", error=repr(error), client=_text(self._peer))
+            log.error("upgrade_failed", error=repr(error), client=str(self._arrival))
             self._transport.abort()
 
     async def _decide(self, request: Request) -> None:
         """Serves the client, or raises what it gets instead."""
-        peer = self._peer[0] if self._peer else ""
-        wanted = decide(request, self._gateway.policy(), _address(self._transport.get_extra_info("sockname")), peer)
+        local, gateway = _address(self._transport.get_extra_info("sockname")), self._gateway
+        self._arrival = gateway.access.arrivals.of(request.headers.get_all, self._peer, local)
+        wanted = decide(request, gateway.policy(), local, self._arrival)
         if isinstance(wanted, LeasePath):  # its worker decides, even while the grid takes no others
             await self._serve_with_lease(wanted, request.headers)
-        elif (closed := self._gateway.closed()) is not None:
+        elif (closed := gateway.closed()) is not None:
             raise closed
         else:
             await self._serve(wanted, request.headers)
@@ -125,7 +124,7 @@ class ConnectingClient(asyncio.Protocol):
             browser_type=wanted.browser_type,
             pool=gateway.roster.pool_of(wanted.worker_id) or wanted.pool,
             playwright_version=wanted.playwright_version,
-            client=_text(self._peer),
+            client=str(self._arrival),
             deadline=self._loop.time() + gateway.settings.worker_select_timeout,
             worker_id=wanted.worker_id,
             fields=_fields(wanted),
@@ -198,7 +197,7 @@ class ConnectingClient(asyncio.Protocol):
     def _passed_on(self, headers: Headers) -> dict[str, object]:
         """Returns what any worker gets of this client."""
         sent_on = browser_server_headers(headers, compression=self._may_compress())
-        passed_on: dict[str, object] = {"client": _text(self._peer), "headers": sent_on}
+        passed_on: dict[str, object] = {"client": str(self._arrival), "headers": sent_on}
         if self._attempt is not None:
             passed_on["trace"] = self._attempt.traceparent()
         return passed_on
@@ -212,13 +211,13 @@ class ConnectingClient(asyncio.Protocol):
 
     def _may_compress(self) -> bool:
         """Whether the client may use permessage-deflate: as COMPRESSION says; for `auto`, not from this host itself."""
-        setting, peer = self._gateway.settings.compression, self._peer
+        setting, client = self._gateway.settings.compression, self._arrival.client
         if setting != "auto":
             return setting == "on"
-        if not peer or peer[0].startswith("127."):
+        if not client or client.startswith("127."):
             return False
         local = self._transport.get_extra_info("sockname")
-        return bool(local and peer[0] != local[0])
+        return bool(local and client != local[0])
 
     def _let_go(self, worker_id: str, session_id: str, served_at: float) -> None:
         """Counts a client that is served, or may be, and closes this copy of its socket."""
@@ -273,8 +272,7 @@ class ConnectingClient(asyncio.Protocol):
         """Counts, logs and sends the refusal, and closes the connection."""
         self._gateway.figures.refused += 1
         self._gateway.figures.note_refusal(refusal)
-        host = self._peer[0] if self._peer else "unknown"
-        self._gateway.refusal_log.note(refusal, host, _text(self._peer))
+        self._gateway.refusal_log.note(refusal, self._arrival.client or "unknown", str(self._arrival))
         if not self._transport.is_closing():
             self._transport.write(refusal.response())
             self._transport.write_eof()  # a frozen worker's copy of the socket would keep it open
@@ -308,7 +306,3 @@ def _address(name: tuple[str, int] | tuple[str, int, int, int] | str | None) -> 
     if isinstance(name, tuple):
         return name[0], name[1]
     return (name, None) if name else None
-
-
-def _text(peer: Peer) -> str:
-    return f"{peer[0]}:{peer[1]}" if peer else "unknown"

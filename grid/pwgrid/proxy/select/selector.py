@@ -117,7 +117,9 @@ class Selector:
             endpoint = await self._registry.endpoint(browser_type, worker_id)
         except RegistryUnavailable as error:
             raise registry_away(error) from None
-        if endpoint is None or not hmac.compare_digest(urlsplit(endpoint).path.encode(), path.encode()):
+        # The registered one may have the path of ADVERTISED_URL before that.
+        registered = urlsplit(endpoint or "").path.encode()[-len(path.encode()) :]
+        if endpoint is None or not hmac.compare_digest(registered, path.encode()):
             raise Refusal(404, "there is no such worker (any more): take a current wsEndpoint, or none at all")
 
     def roster_changed(self) -> None:
