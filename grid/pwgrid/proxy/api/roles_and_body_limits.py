@@ -17,7 +17,7 @@ from websockets.datastructures import Headers
 from pwgrid.proxy.api.requests_as_sent import arrival_of
 from pwgrid.proxy.policy.access import Access, Identity
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.proxy.select.queue import ClientGone
+from pwgrid.proxy.select.claim import ClientGone
 
 MAX_BODY_BYTES: Final = 16 * 1024
 BODY_S: Final = 10.0
