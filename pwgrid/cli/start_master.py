@@ -15,7 +15,7 @@ from pwgrid.cli.announce_ready import StartMessages, is_by_hand, say
 from pwgrid.cli.external_redis import wait_for, which_redis
 from pwgrid.cli.running_parts import RunningParts, log_warnings
 from pwgrid.common import log as logging
-from pwgrid.common.errors import GridError
+from pwgrid.common.errors import GridError, system_error
 from pwgrid.master.adoption import find_leftovers, registry_of
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.listener import inherited_listeners, open_listener
@@ -44,7 +44,8 @@ def errors_as_json() -> Iterator[None]:
         log.critical("grid_not_started", reason=error.sentence)
         sys.exit(error.exit_code)
     except Exception as error:
-        log.critical("grid_crashed", error=repr(error), exc_info=True)
+        said = system_error(error) if isinstance(error, OSError) else repr(error)
+        log.critical("grid_crashed", error=said, exc_info=not isinstance(error, OSError))
         sys.exit(exit_codes.FAILED)  # as Python itself does
 
 

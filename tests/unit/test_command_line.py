@@ -239,6 +239,15 @@ def test_a_file_for_which_there_is_no_room_is_one_sentence(
     assert (done.exit_code, done.output) == (1, f"pwgrid: cannot write /var/x\\x1b: {sentence}\n")
 
 
+def test_another_error_of_the_operating_system_is_one_sentence_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", b"/var/\xff")
+
+    monkeypatch.setattr("pwgrid.cli.version.find_running", refused)
+    done = CliRunner().invoke(main, ["version"])
+    assert (done.exit_code, done.output) == (1, "pwgrid: /var/\\xff: Permission denied\n")
+
+
 # Help
 
 
