@@ -28,6 +28,7 @@ from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import Settings
+from pwgrid.settings.start_directory import absolute, start_directory
 from pwgrid.worker.main import run_worker
 
 log = structlog.get_logger()
@@ -111,8 +112,8 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
             reload=partial(parts.reload, settings.port),
             describe_settings=parts.describe,
             is_up_to_date=parts.are_installed,
-            check_argv=[sys.executable, *sys.orig_argv[1:], "--check-only"],
-            exec_argv=[sys.executable, *sys.orig_argv[1:]],
+            check_argv=[*_own_command(), "--check-only"],
+            exec_argv=_own_command(),
         )
         if settings.log_file:
             logging.append_to(settings.log_file)
@@ -145,6 +146,13 @@ def _raise_open_files(settings: Settings) -> None:
 def _port_of(listeners: tuple[socket.socket, ...], settings: Settings) -> int:
     address = listeners[0].getsockname()
     return int(address[1]) if isinstance(address, tuple) else settings.port
+
+
+def _own_command() -> list[str]:
+    """What started this process. Its script may have been named by a relative path."""
+    script, directory = sys.argv[0], start_directory(os.environ)
+    arguments = (str(absolute(each, directory)) if each == script else each for each in sys.orig_argv[1:])
+    return [sys.executable, *arguments]
 
 
 def _worker_role(parts: RunningParts, arguments: WorkerArguments) -> int:

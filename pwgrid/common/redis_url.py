@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 SENTINEL_PORT: Final = 26379
 
 _DATABASE: Final = ("db",)
 _TLS: Final = ("ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile")
+_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _SENTINEL: Final = ("sentinel_password", "sentinel_username")
 OPTIONS: Final = {
     "redis": _DATABASE,
@@ -78,6 +80,14 @@ def shown(url: str) -> str:
     database = dict(parse_qsl(parts.query)).get("db")
     where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     return f"{where}?db={database}" if database else where
+
+
+def with_files(url: str, changed: Callable[[str], str]) -> str:
+    """A good URL with the paths of the files that it names as `changed` returns them."""
+    parts = split(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    files = {name: changed(options[name]) for name in _FILES if options.get(name)}
+    return parts._replace(query=urlencode({**options, **files})).geturl() if files else url
 
 
 def _hosts(parts: SplitResult) -> list[tuple[str, int | None]]:

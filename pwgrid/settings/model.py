@@ -130,7 +130,7 @@ class Settings(BaseModel, frozen=True):
     """Allows a listener that other hosts can reach without a token."""
     token: Annotated[value_types.Secret, value_types.VISIBLE] = setting(value_types.Secret(""), "listener", "proxy")
     """Secret that clients must present."""
-    token_file: str = setting("", "listener", "proxy")
+    token_file: value_types.FilePath = setting("", "listener", "proxy")
     """File with the token; only the grid's user should be able to read it."""
     allowed_origins: tuple[value_types.Origin, ...] = setting((), "listener", "proxy")
     """Web pages of these origins may drive the grid."""
@@ -490,6 +490,7 @@ class Setting:
         self.flag = _FLAGS.get(name) or "--" + name.removesuffix("_workers").replace("_", "-")
         self.bounds = next((each for each in info.metadata if isinstance(each, value_types.Bounds)), None)
         self.unit = self.bounds.unit if self.bounds else ""
+        self.is_file = value_types.FILE in info.metadata
         self.choices: tuple[str, ...] = get_args(info.annotation) if self.kind is str else ()
 
     def described(self) -> str:
