@@ -264,6 +264,8 @@ class Worker:
                 self._drain.hurry()
         elif name == "serve":
             self._serve.set()
+        elif name == "open_log":
+            logging.open_again(self.settings.log_file)
         elif name == "end_session":
             self.sessions.end(str(data["sessionId"]), str(data["reason"]))
         else:
