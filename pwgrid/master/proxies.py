@@ -1,5 +1,5 @@
-"""Runs the proxy, and replaces it without refusing a client: the new one listens before the old one retires. One
-that is restarted gets the listening sockets of the one before it. Sees no client."""
+"""Runs the proxy, and replaces it without refusing a client: the new one listens before the old one retires, or is
+killed because it is frozen. One that is restarted gets the listening sockets of the one before it. Sees no client."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ STOP_GRACE_S: Final = 5.0
 RETIRE_GRACE_S: Final = 30.0
 """Time for a retiring proxy beyond the longest wait of a client."""
 
+SILENT: Final = "silent"
 NOBODY_WAITS: Final[Frame] = {"waiting": 0, "waitingByRun": []}
 
 
 class ProxyChild(RestartedChild):
-    """Runs one proxy. `on_event(name, data)` is called for each operator's request that it passes on.
+    """Runs one proxy. `on_event(name, data)` is called for each operator's request that it passes on, and `on_silence`
+    when nothing has come from it for WORKER_LOST_THRESHOLD.
 
     `listeners` are its listening sockets: none while only a proxy that another master forked has them.
     """
@@ -46,6 +48,7 @@ class ProxyChild(RestartedChild):
         config: MasterConfig,
         files: ChildFileWriter,
         on_event: Callable[[str, Frame], None],
+        on_silence: Callable[[ProxyChild], None],
         listeners: tuple[socket.socket, ...],
     ) -> None:
         super().__init__("proxy", loop, files)
@@ -53,12 +56,15 @@ class ProxyChild(RestartedChild):
         self.listening = False
         self.ready = False
         """Whether it knows that it can take a session of every pool."""
+        self.is_silent = False
+        """Whether `on_silence` was called, and nothing has come since."""
         self.configuration = ""
         """The name of the configuration that it reported last."""
         self.waiting: Frame = NOBODY_WAITS
         """How many clients wait in it for a slot, in total and by run, as it reported last."""
         self._config = config
         self._on_event = on_event
+        self._on_silence = on_silence
         self._link: MasterSide | None = None
         self._undelivered: list[tuple[str, Frame]] = []
         self._state: Frame = {}
@@ -97,6 +103,17 @@ class ProxyChild(RestartedChild):
         self._end("retire", self._loop.now() + self._config.settings.longest_wait_s() + RETIRE_GRACE_S)
         if self._child is not None:
             self._files.service("proxy", self._child, status=RETIRING)
+
+    def end_now(self) -> None:
+        """End it, and start it again if it is still wanted."""
+        if self._child is not None:
+            self._child.end_now()
+
+    def is_still_silent(self) -> bool:
+        """The same as `is_silent`, after a look at what it may just have said: a process may wake at any moment."""
+        if self._link is not None:
+            self._link.read_what_is_left()
+        return self.is_silent
 
     def attach(self, reconnect: Reconnect) -> bool:
         """Take the proxy's new connection, and its listening sockets if this process has none; False when there is no
@@ -137,7 +154,7 @@ class ProxyChild(RestartedChild):
         return child
 
     def _on_exit(self, ended: Exit) -> str:
-        self.listening = self.ready = False
+        self.listening = self.ready = self.is_silent = False
         self.configuration = ""
         self.waiting = NOBODY_WAITS
         if self._link is not None:
@@ -152,9 +169,10 @@ class ProxyChild(RestartedChild):
 
     def _new_link(self, *, adopts: bool = False) -> MasterSide:
         lost_s = self._config.settings.worker_lost_threshold
-        return MasterSide(self._loop, "proxy", lost_s, self._heard, self._on_silence, adopts=adopts)
+        return MasterSide(self._loop, "proxy", lost_s, self._heard, self._is_not_heard, adopts=adopts)
 
     def _heard(self, frame: Frame) -> None:
+        self.is_silent = False
         match frame:
             case {"t": "init"}:
                 # A proxy that another master forked does not repeat its first event, which said that it listens.
@@ -173,10 +191,11 @@ class ProxyChild(RestartedChild):
             case {"t": "event", "name": name, "data": data}:
                 self._on_event(name, data)
 
-    def _on_silence(self) -> None:
+    def _is_not_heard(self) -> None:
         if self._child is not None:
             log.error("proxy_silent", pid=self.pid, after_s=self._config.settings.worker_lost_threshold)
-            self._child.end_now()
+            self.is_silent = True
+            self._on_silence(self)
 
 
 class Proxies:
@@ -281,19 +300,33 @@ class Proxies:
         """Take a proxy's new connection; False when it is none of these proxies."""
         return any(each.pid == reconnect.pid and each.attach(reconnect) for each in self._all())
 
+    def _is_silent(self, proxy: ProxyChild) -> None:
+        """A successor accepts on the same sockets at once, where clients wait already; one that is not current, or
+        whose sockets this process does not have, is ended first."""
+        if proxy is not self.current or not proxy.listening or not proxy.listeners or not proxy.is_wanted:
+            proxy.end_now()
+        elif not self.is_being_replaced:
+            self.replace(SILENT)
+
     def _replaced(self, problem: str | None) -> None:
         """The new proxy takes over, or the current one stays because of a problem."""
         coming, self._coming = self._coming, None
         assert coming is not None
         self._late.cancel()
         if problem is None:
-            self._retire(self.current)
+            if self.current.is_still_silent():  # what it has accepted and not handed over is lost
+                self.current.kill()
+                self._leaving.append(self.current)
+            else:
+                self._retire(self.current)
             self.current = coming
             log.info("proxy_replaced", pid=coming.pid)
         else:
             log.error("proxy_not_replaced", reason=problem)
             coming.kill()
             self._leaving.append(coming)
+            if self.current.is_still_silent():
+                self.current.end_now()
         then, self._then = self._then, None
         if then is not None:
             then()
@@ -310,7 +343,7 @@ class Proxies:
             self._coming = None
 
     def _make(self, listeners: tuple[socket.socket, ...]) -> ProxyChild:
-        return ProxyChild(self._loop, self._config, self._files, self._on_event, listeners)
+        return ProxyChild(self._loop, self._config, self._files, self._on_event, self._is_silent, listeners)
 
     def _all(self) -> list[ProxyChild]:
         return [self.current, *([self._coming] if self._coming else []), *self._leaving]

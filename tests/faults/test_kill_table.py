@@ -28,6 +28,17 @@ async def test_sigkill_of_the_proxy_loses_no_session_and_refuses_nobody(playwrig
         assert grid.status()["proxy"]["pid"] != pid
 
 
+async def test_a_frozen_proxy_is_replaced_and_loses_no_session(playwright: Playwright) -> None:
+    async with row(playwright, environment=LOST) as (grid, load):
+        pid = grid.status()["proxy"]["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        await is_gone(pid)
+        await load.goes_on()
+        assert load.lost == {}
+        # Clients that come meanwhile wait on the listening socket. Those that it had accepted are lost with it.
+        assert len(load.refused) <= 2, load.refused
+
+
 async def test_sigkill_of_a_worker_lets_its_sessions_go_on_and_a_replacement_serves(playwright: Playwright) -> None:
     async with row(playwright) as (grid, load):
         victim = busiest(grid)
