@@ -36,8 +36,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_all_paths_of_a_configuration_are_read_again_after_their_directory_was_removed(work: Path) -> None:
     file, token = work.parent / "grid.toml", work.parent / "token"
-    url = "rediss://:p%2Fw@h:1/0?ssl_ca_certs=../ca.pem&ssl_cert_reqs=none"
-    file.write_text(f"[listener]\ntoken_file = '../token'\n[redis]\nredis_url = '{url}'\n")
+    file.write_text("[listener]\ntoken_file = '../token'\n")
     token.write_text("one-good-secret-token")
     loaded = load(Path("../grid.toml"), {"HOME": "/"}, {})
     work.rmdir()
@@ -47,24 +46,24 @@ def test_all_paths_of_a_configuration_are_read_again_after_their_directory_was_r
         assert each.config_file == file
         assert each.settings.token_file == str(token)
         assert each.tokens_file == work.parent / "tokens.json"
-        resolved = each.settings.redis_url.get_secret_value()
-        assert resolved.startswith("rediss://:p%2Fw@h:1/0?ssl_ca_certs=%2F")
-        assert resolved.endswith("%2Fca.pem&ssl_cert_reqs=none")
     assert again.settings.token.get_secret_value() == "another-good-secret-token"
 
 
 def test_a_process_that_executes_itself_and_its_children_know_it_and_nobody_else(work: Path) -> None:
     environ = {
         **{"PATH": f"bin:{os.defpath}::../bin", "TMPDIR": "../tmp", "PLAYWRIGHT_BROWSERS_PATH": "0"},
-        **{"XDG_CACHE_HOME": "/x", "PYTHONPATH": ""},
+        **{"XDG_CACHE_HOME": "/x", "PYTHONPATH": "", "SSL_CERT_FILE": "ca.pem"},
     }
     settle(environ)
     up = str(work.parent)
     work.rmdir()
     assert start_directory(environ) == work
     assert environ["PATH"] == f"{work}/bin:{os.defpath}::{up}/bin"
-    kept = [environ[name] for name in ("TMPDIR", "PLAYWRIGHT_BROWSERS_PATH", "XDG_CACHE_HOME", "PYTHONPATH")]
-    assert kept == [f"{up}/tmp", "0", "/x", ""]
+    kept = [
+        environ[name]
+        for name in ("TMPDIR", "PLAYWRIGHT_BROWSERS_PATH", "XDG_CACHE_HOME", "PYTHONPATH", "SSL_CERT_FILE")
+    ]
+    assert kept == [f"{up}/tmp", "0", "/x", "", f"{work}/ca.pem"]
     assert start_directory({}) is None
     ((name, about),) = note(work).items()
     _, _, directory = about.partition(" ")
