@@ -324,6 +324,12 @@ def test_a_purge_names_what_an_uninstallation_before_it_has_left(home: Path) -> 
     assert left.is_dir()
 
 
+def test_the_configuration_of_supervisord_is_an_option_where_one_uninstalls_from_it(home: Path) -> None:
+    for manager, exit_code in (("supervisor", 0), ("systemd", 2)):
+        done = CliRunner().invoke(main, ["uninstall", manager, "--user", "--conf", str(home / "supervisord.conf")])
+        assert done.exit_code == exit_code, done.output
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
