@@ -155,6 +155,16 @@ def frozen(loop: Loop, config: MasterConfig, proxies: Proxies, said: Path) -> tu
     return turns, old
 
 
+def test_a_proxy_that_was_only_slow_stays(proxies: Proxies, frozen: tuple[Turns, ProxyChild]) -> None:
+    turns, old = frozen
+    pid = old.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGCONT)
+    proxies.send("worker_lost", {"workerId": "a1b2c3d4"})
+    turns.until(turns.told, "it hears again")
+    assert (proxies.current, old.pid, proxies.pids(), proxies.is_being_replaced) == (old, pid, {pid}, False)
+
+
 def test_a_frozen_proxy_is_killed_when_its_successor_listens_on_the_same_sockets(
     proxies: Proxies, frozen: tuple[Turns, ProxyChild]
 ) -> None:

@@ -103,10 +103,11 @@ class ProxyChild(RestartedChild):
         if self._child is not None:
             self._files.write(replace(self._file_of(self._child), status=RETIRING))
 
-    def end_now(self) -> None:
-        """End it, and start it again if it is still wanted."""
+    def kill_silent(self) -> None:
+        """SIGKILL it, since it would hear of nothing else; it is started again if it is still wanted."""
         if self._child is not None:
-            self._child.end_now()
+            now = self._loop.now()
+            self._child.end_by(now, now)
 
     def is_still_silent(self) -> bool:
         """The same as `is_silent`, after a look at what it may just have said: a process may wake at any moment."""
@@ -299,9 +300,9 @@ class Proxies:
 
     def _is_silent(self, proxy: ProxyChild) -> None:
         """A successor accepts on the same sockets at once, where clients wait already; one that is not current, or
-        whose sockets this process does not have, is ended first."""
+        whose sockets this process does not have, is killed first."""
         if proxy is not self.current or not proxy.listening or not proxy.listeners or not proxy.is_wanted:
-            proxy.end_now()
+            proxy.kill_silent()
         elif not self.is_being_replaced:
             lost_s = self._config.settings.worker_lost_threshold
             self.replace(Reason(WorkerEnd.SILENT, f"{lost_s:g} s"))
@@ -324,7 +325,7 @@ class Proxies:
             coming.kill()
             self._leaving.append(coming)
             if self.current.is_still_silent():
-                self.current.end_now()
+                self.current.kill_silent()
         then, self._then = self._then, None
         if then is not None:
             then()

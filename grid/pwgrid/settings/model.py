@@ -248,7 +248,7 @@ class Settings(BaseModel, frozen=True):
     stale_threshold: value_types.Interval = setting(30.0, "lifecycle", "proxy", "worker")
     """A heartbeat older than this is stale."""
     worker_lost_threshold: value_types.Interval = setting(30.0, "lifecycle", "proxy", "worker")
-    """A worker without a master for this time ends; one that is silent so long, or its browser, is killed."""
+    """A worker or proxy without a master for this time ends; one that is silent so long, or a browser, is replaced."""
     detach_grace: value_types.Wait = setting(5.0, "lifecycle", "master")
     """How long a grid that its master left (SIGUSR1) admits clients; without a new master it then drains and ends."""
     max_worker_age: value_types.Limit = setting(0.0, "lifecycle", "master")
