@@ -16,6 +16,7 @@ import structlog
 
 from pwgrid.cli import own_command
 from pwgrid.cli.output import printable
+from pwgrid.cli.standard_streams import OutputError, drop_output
 from pwgrid.common import sd_notify
 from pwgrid.common.errors import GridError
 from pwgrid.common.grid_url import without_secrets
@@ -164,17 +165,19 @@ class StartMessages:
 
 def say(text: str) -> None:
     """A line on stdout."""
-    try:
-        print(f"pwgrid {printable(text)}", flush=True)
-    except OSError:
-        # The terminal went away; the grid's own log has the same events.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    _print(f"pwgrid {printable(text)}\n")
 
 
 def say_for_now(text: str) -> None:
     """A line that whatever comes next is written over: another one of these, or a line of the log."""
-    with suppress(OSError):
-        print(f"\r\x1b[Kpwgrid {printable(text)}", end="\r", flush=True)
+    _print(f"\r\x1b[Kpwgrid {printable(text)}\r")
+
+
+def _print(text: str) -> None:
+    try:
+        print(text, end="", flush=True)
+    except OutputError:  # the terminal went away; the grid's own log has the same events
+        drop_output()
 
 
 def is_by_hand() -> bool:

@@ -100,15 +100,22 @@ class WithoutMasterError(NoGridError):
 
 
 def without_master_text(grid: GridWithoutMaster) -> str:
-    """Since when a grid has no master, and how long it goes on without one."""
+    """Since when a grid has no master, whether it admits clients, and how long it goes on without one."""
+    since, unless = master_left_text(grid), "unless a new master comes"
     if grid.lock.detached_at is None:
-        return "it died; unless another one comes, the rest drains and ends after WORKER_LOST_THRESHOLD"
+        wait = "for WORKER_LOST_THRESHOLD it admits clients, then it refuses them and ends after a drain"
+        return f"{since}; {wait}, {unless}"
     now = time.time()
-    parts = [f"detached since {clock(grid.lock.detached_at)}"]
+    ends = f"ends in {max(1, math.ceil(grid.ends_at - now))} s at the latest, {unless}"
     if grid.refuses_at > now:
-        parts.append(f"refuses clients in {math.ceil(grid.refuses_at - now)} s unless a new master comes")
-    ends_in_s = max(1, math.ceil(grid.ends_at - now))
-    return ", ".join([*parts, f"ends in {ends_in_s} s at the latest"])
+        return f"{since}; it admits clients for {math.ceil(grid.refuses_at - now)} s more, and {ends}"
+    return f"{since}; it refuses clients, and {ends}"
+
+
+def master_left_text(grid: GridWithoutMaster) -> str:
+    """How its master has left."""
+    at = grid.lock.detached_at
+    return "it died" if at is None else f"detached since {clock(at)}"
 
 
 def _no_grid_text(port: int | None, runtime_dir: str | None, named_by: str) -> str:

@@ -1,6 +1,7 @@
 """`pwgrid redis-cli`: redis-cli on a grid's Redis, which has no port."""
 
 import os
+import signal
 
 import click
 
@@ -18,4 +19,6 @@ def redis_cli(arguments: tuple[str, ...]) -> None:
     binary = find_redis_cli()
     where, password = redis_cli_arguments(ask(grid, "redis")["url"], timeout_s=REPLY_TIMEOUT_S)
     environment = {**os.environ, "REDISCLI_AUTH": password} if password else os.environ
+    for signum in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(signum, signal.SIG_DFL)  # Python has them ignored, and exec would keep that
     os.execve(binary, [str(binary), *where, *arguments], environment)

@@ -268,8 +268,7 @@ def run_command(serve_arguments: Sequence[str], command: Sequence[str], environm
             signal.signal(signum, signal.SIG_IGN)
         if grid is not None:
             grid.stop()
-        with contextlib.suppress(OSError):  # the terminal may be gone
-            sys.stderr.write(f"pwgrid: {closing}\n" * bool(closing))
+        sys.stderr.write(f"pwgrid: {closing}\n" * bool(closing))
 
 
 def _start(command: Sequence[str], ready: ReadyReport, mark: str) -> subprocess.Popen[bytes]:

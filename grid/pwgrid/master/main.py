@@ -105,7 +105,9 @@ class Master:
             _share_memory_with_children()
             log.info("master_started", pid=os.getpid(), endpoint=without_secrets(self._config.settings.client_url()))
             self._serve()
-        except BaseException:
+        except BaseException as error:
+            # Of other errors than these the traceback is printed by whoever catches them.
+            log.critical("master_failed", exc_info=isinstance(error, OSError))
             self._kill_everything()
             raise
         finally:
@@ -199,8 +201,7 @@ class Master:
         return turn_by
 
     def _kill_everything(self) -> None:
-        """Kill all children at once: a bug in the master must not leave browsers behind."""
-        log.critical("master_failed")
+        """Kill all children at once: a master that fails must not leave browsers behind."""
         self._shutdown.ask(self._loop.now(), hurry=True)
         self._workers.kill_all()
         self._proxies.kill()
@@ -242,7 +243,7 @@ class Master:
                 self._requests.upgrade(force=True)
         except ValueError as error:
             log.error("signal_refused", signal=signum.name, reason=str(error))
-        except Exception:  # a bug in what an operator asks for ends no session
+        except Exception:  # what an operator asks for ends no session, even where it fails
             log.exception("request_failed", signal=signum.name)
 
     def _on_lifeline(self) -> None:

@@ -287,6 +287,8 @@ class Proxy:
             self._background_tasks.start(drains, "leave drain")
         elif name == "retire":
             self._background_tasks.start(self._retire(), "retire")
+        elif name == "open_log":
+            logging.open_again(self.settings.log_file)
         elif name == "stop":
             self._stop.set()
         else:

@@ -132,7 +132,7 @@ class Settings(BaseModel, frozen=True):
     """Allows a listener that other hosts can reach without a token."""
     token: Annotated[value_types.Secret, value_types.VISIBLE] = setting(value_types.Secret(""), "listener", "proxy")
     """Secret that clients must present."""
-    token_file: str = setting("", "listener", "proxy")
+    token_file: value_types.FilePath = setting("", "listener", "proxy")
     """File with the token; only the grid's user should be able to read it."""
     allowed_origins: tuple[value_types.Origin, ...] = setting((), "listener", "proxy")
     """Web pages of these origins may drive the grid."""
@@ -254,7 +254,7 @@ class Settings(BaseModel, frozen=True):
     stale_threshold: value_types.Interval = setting(30.0, "lifecycle", "proxy", "worker")
     """A heartbeat older than this is stale."""
     worker_lost_threshold: value_types.Interval = setting(30.0, "lifecycle", "proxy", "worker")
-    """A worker without a master for this time ends; one that is silent so long, or its browser, is killed."""
+    """A worker or proxy without a master for this time ends; one that is silent so long, or a browser, is replaced."""
     detach_grace: value_types.Wait = setting(5.0, "lifecycle", "master")
     """How long a grid that its master left (SIGUSR1) admits clients; without a new master it then drains and ends."""
     max_worker_age: value_types.Limit = setting(0.0, "lifecycle", "master")
@@ -516,6 +516,7 @@ class Setting:
         self.flag = _FLAGS.get(name) or "--" + name.removesuffix("_workers").replace("_", "-")
         self.bounds = next((each for each in info.metadata if isinstance(each, value_types.Bounds)), None)
         self.unit = self.bounds.unit if self.bounds else ""
+        self.is_file = value_types.FILE in info.metadata
         self.choices: tuple[str, ...] = get_args(info.annotation) if self.kind is str else ()
 
     def described(self) -> str:

@@ -165,6 +165,9 @@ _NO_HOST: Final = "must be a host name or an address (IPv6 without brackets)"
 Host = Annotated[str, like(r"[0-9A-Za-z._:%-]+", _NO_HOST)]
 HostOrNone = Annotated[str, like(r"[0-9A-Za-z._:%-]*", _NO_HOST)]
 VISIBLE: Final = like(r"[!-~]*", "must be visible ASCII characters without spaces")  # for headers and Redis keys
+FILE: Final = "file"
+"""Marks a path that may be relative: `load` makes it absolute."""
+FilePath = Annotated[str, FILE]
 AbsolutePath = Annotated[str, like(r"(/.*)?", "must be an absolute path")]
 RuntimeDir = Annotated[str, _text(_runtime_dir)]
 RedisAddress = Annotated[RedisUrl, _text(lambda text: problem(text) if text else "")]

@@ -286,6 +286,8 @@ class Worker:
                 self._drain.hurry()
         elif name == "serve":
             self._serve.set()
+        elif name == "open_log":
+            logging.open_again(self.settings.log_file)
         elif name == "end_session":
             self.admission.sessions.end(str(data["sessionId"]), Reason(EndReason.ENDED_BY_OPERATOR))
         else:
