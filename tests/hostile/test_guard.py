@@ -18,6 +18,7 @@ import pytest_asyncio
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.installed.browsers import find_browser
 from pwgrid.settings.model import Settings
 from tests.hostile.calls import (
@@ -456,7 +457,7 @@ async def test_who_has_a_browser_alone_may_do_all_that_with_it() -> None:
             assert len(await targets(client, session)) == 1
             with contextlib.suppress(Refusal):  # the end of its browser may be faster than the answer
                 await client.cdp(session, "Browser.close")
-        assert await watched.why_gone() == "browser ended (exit 0)"
+        assert await watched.why_gone() == Reason(WorkerEnd.BROWSER_ENDED, "exit 0")
 
 
 async def starts_tracing(client: ProtocolClient) -> bool:
@@ -623,7 +624,7 @@ async def test_a_browser_that_is_dying_admits_nobody() -> None:
                 os.kill(watched.server.ready.browser_pid, signal.SIGCONT)
             with pytest.raises(Refusal):
                 await crash
-        assert (await watched.why_gone()).startswith("browser ended (")
+        assert (await watched.why_gone()).kind is WorkerEnd.BROWSER_ENDED
 
 
 async def test_a_browser_that_does_not_do_what_it_was_told_is_ended() -> None:
@@ -674,7 +675,7 @@ async def test_what_a_shared_browser_has_logged_goes_to_no_client(slots: int, to
             with pytest.raises(Exception, match="503"):
                 await connect(watched.endpoint)
             held.write_text("go\n")
-        assert (await watched.why_gone()).startswith("browser ended (")
+        assert (await watched.why_gone()).kind is WorkerEnd.BROWSER_ENDED
 
 
 # What pages may read
