@@ -494,8 +494,8 @@ async def test_a_browser_that_hangs_answers_no_question_and_stop_cuts_it_off(bro
         assert processes_of(watched.directory) == []
 
 
-async def test_stop_kills_a_launcher_that_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_IGNORE_STOP", "1")
+async def test_stop_kills_a_launcher_that_does_not_listen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FAKE_IGNORE_STOP", str(tmp_path))
     async with browser_server(fake=True) as watched:
         await watched.server.stop(0.2)
         assert watched.server.exited.result() == -signal.SIGKILL
