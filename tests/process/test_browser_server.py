@@ -36,7 +36,7 @@ from tests.support import stand_in_proxy
 from tests.support.fake_grid import FAKE_LAUNCHER, launching
 from tests.support.grid import eventually_async
 from tests.support.protocol_client import protocol_client
-from tests.support.raw import PING, PONG
+from tests.support.raw import GOODBYE, PING, PONG
 from tests.support.stand_in_proxy import (
     BOUND_S,
     HEADERS,
@@ -51,9 +51,6 @@ from tests.support.stand_in_proxy import (
     readable,
     spec,
 )
-
-GOODBYE = bytes((0x88, 0x82, 0, 0, 0, 0, 0x03, 0xE8))
-"""A client's close frame: masked, code 1000."""
 
 WS_CLOSE_S = 30.0
 """How long the library `ws` waits for the client's end of the socket after the close frames."""
