@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from pwgrid.common.reasons import Reason
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.types import BrowserType
 from pwgrid.installed.browsers import FoundBrowser
 from pwgrid.settings.model import SETTINGS, Settings
@@ -35,7 +35,9 @@ class Watched:
     server: BrowserServer
     directory: Path
     closed: "asyncio.Queue[SessionClosed]" = field(default_factory=asyncio.Queue)
-    gone: "asyncio.Future[Reason]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    gone: "asyncio.Future[Reason[WorkerEnd]]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
     endpoint: str = ""
     port: int = 0
     handed_over: int = 0
@@ -58,7 +60,7 @@ class Watched:
         while self.told < self.handed_over:
             await self.next_closed()
 
-    async def why_gone(self) -> Reason:
+    async def why_gone(self) -> Reason[WorkerEnd]:
         async with asyncio.timeout(BOUND_S):
             return await self.gone
 
@@ -130,7 +132,7 @@ async def browser_server(
     with private_directory() as directory, launching(FAKE_LAUNCHER if fake else LAUNCHER):
         ours, theirs = socket.socketpair()
         queue: asyncio.Queue[SessionClosed] = asyncio.Queue()
-        gone: asyncio.Future[Reason] = asyncio.get_running_loop().create_future()
+        gone: asyncio.Future[Reason[WorkerEnd]] = asyncio.get_running_loop().create_future()
         server = await BrowserServer.start(
             spec(directory, browser_type, fake=fake, **changes),
             ours,
