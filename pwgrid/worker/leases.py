@@ -6,6 +6,7 @@ The authority for them: Redis mirrors it, and leases.json tells a successor. Cho
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ NEVER_CONNECTED: Final = (EndReason.TOO_LATE, EndReason.HANDSHAKE_REFUSED)
 LeaseRefusal = Literal["no such lease", "in use", "late", "gone"]
 NO_LEASE: Final[LeaseRefusal] = "no such lease"
 
+_DIGEST: Final = "sha256:"
+
 
 @dataclass(frozen=True, slots=True)
 class End:
@@ -51,6 +54,17 @@ class End:
 
     by: str
     reason: str
+
+
+def digest_of(secret: str) -> str:
+    """What a secret is recognised by. It has 192 random bits, which nobody guesses: one round of a hash is enough."""
+    return _DIGEST + hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _digest_in(entry: Mapping[str, Any]) -> str:
+    """The digest in an entry of leases.json; a worker of an earlier version has written the secret itself."""
+    written = str(entry["secret"])
+    return written if written.startswith(_DIGEST) else digest_of(written)
 
 
 RETURNED: Final = End("grid", EndReason.RETURNED)
@@ -63,7 +77,8 @@ class Lease(LiveSession):
     """Keeps its slot as a session does, with the key of its record as id. It is served once its proxy has kept it: then
     it is on record, and a successor knows it. `told` has the other fields of its record (names, label key)."""
 
-    secret: str
+    digest: str
+    """Of its secret (`digest_of`), which nobody needs to keep: whoever reads the file has no lease by that."""
     expires_at: float
     """In Unix seconds."""
     link: int | None = None
@@ -115,7 +130,7 @@ class Lease(LiveSession):
         """The lease as leases.json has it."""
         return {
             "id": self.id,
-            "secret": self.secret,
+            "secret": self.digest,
             "expiresAt": self.expires_at,
             "told": self.told,
             "client": self.client,
@@ -182,7 +197,7 @@ class Leases:
         lease = Lease(
             *(LEASE + lease_id, str(message["client"])),
             told={str(name): str(value) for name, value in dict(message["told"]).items()},
-            secret=str(message["secret"]),
+            digest=digest_of(str(message["secret"])),
             expires_at=float(message["expiresAt"]),
             link=link,
         )
@@ -235,7 +250,7 @@ class Leases:
     def offered(self, client: OfferedClient) -> None:
         """Admits a client that comes with a lease, or refuses it, or lets it wait for the last client's end."""
         lease = self.get(client.session.lease_id)
-        if lease is None or lease.over is not None or not compare_digest(lease.secret.encode(), client.secret.encode()):
+        if lease is None or lease.over is not None or not compare_digest(lease.digest, digest_of(client.secret)):
             client.answer(NO_LEASE)
         elif time.monotonic() >= client.deadline:
             client.answer("late")
@@ -342,7 +357,7 @@ class Leases:
                 *(LEASE + each["id"], each["client"], each["startedAt"]),
                 is_served=True,
                 told=each["told"],
-                secret=each["secret"],
+                digest=_digest_in(each),
                 expires_at=each["expiresAt"],
             )
             lease.connected = next((one for one in live if lease_of(one) == lease.id), "")
