@@ -19,6 +19,7 @@ from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.settings.show_with_sources import described
+from pwgrid.worker.browser import confinement
 from pwgrid.worker.browser.find import FoundBrowser, find_for_pool
 
 _PARTS: Final = ("lua", "config")
@@ -31,7 +32,8 @@ class RunningParts:
     fingerprint."""
 
     def __init__(self, loaded: Loaded) -> None:
-        """Raises BrowserMissing."""
+        """Raises BrowserMissing, or GridError where the kernel lacks what the settings ask for."""
+        confinement.check(loaded.settings)
         self._loaded, self._sources = loaded, loaded.sources
         self.code: Final = code_fingerprint()
         self.browsers = _find_browsers(loaded.settings)
@@ -46,6 +48,7 @@ class RunningParts:
         """
         loaded = self._loaded.again()
         settings = loaded.settings
+        confinement.check(settings)
         if settings.port == self._loaded.settings.port:
             # The real port: 0 means any, and systemd may have opened another one.
             settings = settings.model_copy(update={"port": port})
@@ -85,6 +88,12 @@ class RunningParts:
 def log_warnings(loaded: Loaded) -> None:
     for warning in (*loaded.warnings, *loaded.strays):
         log.warning("settings_warning", about=str(warning))
+    settings = loaded.settings
+    is_private = loaded.tokens_file is None
+    if not confinement.is_in_force(settings) and not (is_private and settings.confine == "auto"):
+        why = "CONFINE=off" if settings.confine == "off" else confinement.NO_LANDLOCK
+        who = "clients" if settings.block_file_urls == "off" else "browsers that are broken into"
+        log.warning("browsers_not_confined", reason=why, about=f"{who} read what the grid's user may read")
 
 
 def _find_browsers(settings: Settings, scaled_up: Collection[str] = ()) -> dict[str, FoundBrowser]:

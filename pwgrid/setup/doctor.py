@@ -31,7 +31,9 @@ from pwgrid.setup.browsers import distance_of, launch_once
 from pwgrid.setup.ffmpeg import find_ffmpeg
 from pwgrid.setup.packages import output_of
 from pwgrid.setup.redis import version_of
+from pwgrid.worker.browser.confinement import NO_LANDLOCK, is_in_force
 from pwgrid.worker.browser.find import SearchPaths, find_for_pool, made_for
+from pwgrid.worker.browser.restricted_exec import abi
 
 Level = Literal["good", "warn", "bad"]
 """`bad`: something that the settings ask for fails. `warn`: something that they do not ask for would."""
@@ -62,6 +64,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     fault = find_ffmpeg(places)
     yield Finding("video", "warn", fault, "pwgrid setup --video") if fault else Finding("video", "good", "ffmpeg works")
     yield _sandbox(settings, places.root)
+    yield _confinement(settings)
     yield from _room(settings, places.root)
     yield _redis(settings)
     yield _port(settings)
@@ -124,6 +127,24 @@ def _sandbox(settings: Settings, root: Path) -> Finding:
     level: Level = "bad" if settings.chromium_sandbox else "warn"
     found = f"{' and '.join(what for what, _ in wrong)}, so Chromium can have none; it is {state}"
     return Finding("sandbox", level, found, "; ".join(to_do for _, to_do in wrong))
+
+
+_SINCE: Final = {2: "moving files", 3: "truncation", 4: "TCP ports", 5: "devices", 6: "signals", 9: "Unix sockets"}
+"""What Landlock can restrict beside files, by the version in which it began."""
+
+
+def _confinement(settings: Settings) -> Finding:
+    """Whether the kernel keeps the host's files from browsers."""
+    version = abi()
+    kernel = "a Linux of 5.13 or later with landlock among its security modules (lsm=), and a container that allows it"
+    if version == 0:
+        level: Level = "bad" if settings.confine == "on" else "warn"
+        return Finding("confinement", level, f"{NO_LANDLOCK}; it is {settings.confine}", kernel)
+    lacking = ", ".join(what for since, what in _SINCE.items() if since > version)
+    found = f"Landlock version {version}" + (f", which does not know of {lacking}" if lacking else "")
+    if not is_in_force(settings):
+        return Finding("confinement", "warn", f"{found}; it is off", "unset CONFINE")
+    return Finding("confinement", "good", f"{found}; it is {settings.confine}")
 
 
 def _room(settings: Settings, root: Path) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 import structlog
@@ -23,6 +24,7 @@ from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import CODE_CACHE
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last
+from pwgrid.worker.browser.confinement import Identity, replaced
 from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.launch import LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer
@@ -122,6 +124,7 @@ class Worker:
             live_view=boot.directory / "live.sock" if settings.live_view else None,
             code_cache=boot.runtime / CODE_CACHE,
         )
+        files = spec.confinement.of_host() if spec.confinement else {}
         self.sessions.server = server = await BrowserServer.start(
             spec,
             boot.ipc,
@@ -131,6 +134,8 @@ class Worker:
         )
         self._has_browser_server(server)
         self.sessions.open()
+        if files:
+            self._background_tasks.start(self._tell_when_outdated(files), "host files watch")
         if settings.canary_interval > 0:
             self._background_tasks.start(self._recycle_when_sick(server), "canary")
 
@@ -296,6 +301,16 @@ class Worker:
         self.sessions.all_ended("grid", EndReason.HUNG)
         self._stop_s = 0.0
         self._fail("browser server hung", 0.0, EndReason.HUNG)
+
+    async def _tell_when_outdated(self, files: Mapping[str, Identity]) -> None:
+        """Has the master replace this worker when another file is where one of these was: the kernel knows files by
+        their inodes, so the browser may not read that one, /etc/resolv.conf for example."""
+        while True:
+            await asyncio.sleep(self.settings.heartbeat_interval)
+            if path := replaced(files):
+                log.info("host_file_replaced", path=path)
+                self.control.event("outdated", {"reason": f"host file replaced: {path}"})
+                return
 
     async def _recycle_when_sick(self, server: BrowserServer) -> None:
         settings = self.settings

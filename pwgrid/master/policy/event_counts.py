@@ -14,6 +14,7 @@ RECYCLES: Final = {
     "memory": "memory",
     "age": "age",
     "canary failed": "canary",
+    "host file replaced": "host file",
     "configuration": "configuration",
     "upgrade": "upgrade",
     "operator": "operator",

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -38,6 +38,9 @@ log = structlog.get_logger()
 
 _NO_MORE_PROCESSES: Final = " (no more processes may be started: raise TasksMax=, --pids-limit or ulimit -u)"
 """Which limit it is, the unit's, the container's or the user's, the error does not tell."""
+
+OUTDATED: Final = "host file replaced"
+"""Why a worker is replaced that asks for it."""
 
 DRAINED_KEPT: Final = 256
 
@@ -234,16 +237,23 @@ class Workers:
                 self.pools[record.pool].count_sessions(record, validate_reports.count(data.get("lifetime")), now)
             case {"t": "stopping"} if life.status in BEFORE_A_DRAIN:
                 self._do(record, life.says(WorkerEvent.DRAINS, "stopping", now, self._config.settings))
-            case {"t": "event", "name": "launched", "data": data}:
+            case {"t": "event", "name": name, **rest}:
+                self._heard_event(record, name, rest.get("data"))
+
+    def _heard_event(self, record: ManagedWorker, name: str, data: Any) -> None:
+        match name, data:
+            case "launched", {}:
                 record.launched = validate_reports.launched(data)
                 self._files.worker(record)
-                self._trees.arm(now)  # learn the browser's processes while they are still below the worker
-            case {"t": "event", "name": "canary", "data": data}:
+                self._trees.arm(self._loop.now())  # learn the browser's processes while they are still below the worker
+            case "canary", {}:
                 tally, seconds = self.pools[record.pool].tally, validate_reports.seconds(data.get("s"))
                 tally.tried(seconds or 0.0, is_well=bool(data.get("ok")))
-            case {"t": "event", "name": name, "data": data} if name in REPORTS:
+            case "outdated", {}:
+                self.mark(record, record.recycle or validate_reports.sentence(data.get("reason"), OUTDATED))
+            case _, {} if name in REPORTS:
                 self._said(record, name, data)
-            case {"t": "event", "name": name}:
+            case _:
                 log.warning("event_unknown", worker=record.worker_id, name=name)
 
     def _said(self, record: ManagedWorker, name: str, data: Frame) -> None:

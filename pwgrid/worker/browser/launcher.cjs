@@ -26,6 +26,7 @@ if (options.codeCache)
   nodeModule.enableCompileCache(options.codeCache);
 
 const { Clients } = require('./client_cleanup.cjs');
+const { confineProcesses } = require('./confined_processes.cjs');
 const { serveLiveView } = require('./live_view.cjs');
 const { INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
 
@@ -166,6 +167,7 @@ async function launch() {
   wrapListening();
   if (options.channel.startsWith('moz-firefox'))
     shimBidi(require(path.join(options.playwrightCore, 'lib', 'utilsBundle')));
+  confineProcesses(options);
   const playwright = require(options.playwrightCore);
   const { version } = require(path.join(options.playwrightCore, 'package.json'));
   clients = new Clients(playwright, options, () => browserServer.kill().catch(() => {}));

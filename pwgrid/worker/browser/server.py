@@ -23,7 +23,7 @@ from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.control.frozen_peer import FrozenPeerDetector
 from pwgrid.runtime.browser_process_tree import Tree, process_table
-from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, spawn, temporary
+from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, spawn
 from pwgrid.worker.browser.node_link import Message, NodeLink
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class BrowserServer:
         self._released = False
         self._pidfd = os.pidfd_open(pid)
         self._process = psutil.Process(pid)
-        self._tree = Tree(0, temporary(directory), {self._process}, anywhere=True)
+        self._tree = Tree(0, directory, {self._process}, anywhere=True)
         self._loop.add_reader(self._pidfd, self._on_exit)
         self._link = NodeLink(link_socket, self._on_message, self._on_link_end)
 
