@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Playwright, async_playwright
 from redis.exceptions import RedisError
 
@@ -43,10 +44,14 @@ AWAY_S = 6.0
 FROZEN_S = 3.0
 """What a service manager's watchdog waits."""
 
+LONGEST = "'x'.repeat(2 ** 29 - 24)"
+"""The longest string of JavaScript. The answer that holds it is longer."""
+
 POLL_S = 0.01
 LIMIT_S = 60.0
 LOOK_S = 0.5
 KEPT = {"MAX_LIFETIME_SESSIONS": NEVER, "CANARY_INTERVAL": "600"}
+ROOM = {**KEPT, "MAX_CONCURRENT_SESSIONS": "8"}
 HANGS = {**KEPT, "WORKER_LOST_THRESHOLD": str(LOST_S)}
 BEATS = {**KEPT, "HEARTBEAT_INTERVAL": str(HEARTBEAT_S), "REDIS_KEY_TTL": "4"}
 
@@ -57,6 +62,7 @@ class Scene:
 
     grid: Grid
     load: Load
+    playwright: Playwright
     redis: RedisServer | None = None
     disk: Path | None = None
     own: int = 0
@@ -154,6 +160,57 @@ async def frozen_browser_server(scene: Scene) -> None:
     scene.strike(victim["nodePid"], signal.SIGSTOP, victim["active"])
 
 
+async def frozen_browser(scene: Scene) -> None:
+    victim = await scene.busiest()
+    (pid,) = (child.pid for child in psutil.Process(victim["nodePid"]).children())
+    scene.hurt.add(victim["nodePid"])
+    scene.strike(pid, signal.SIGSTOP, victim["active"])
+
+
+async def zygotes(scene: Scene) -> None:
+    """The browser can start no page any more; a client asks it for one, and all after that client get one elsewhere."""
+    victim = await scene.busiest()
+    scene.hurt.add(victim["nodePid"])
+    scene.begin()
+    for process in psutil.Process(victim["nodePid"]).children(recursive=True):
+        if "--type=zygote" in process.cmdline():
+            process.kill()
+    with contextlib.suppress(PlaywrightError):
+        while True:
+            await _opens_page(scene)
+    for _ in range(5):
+        await _opens_page(scene)
+
+
+async def long_answer(scene: Scene) -> None:
+    page = await (await scene.playwright.chromium.connect(scene.grid.endpoint)).new_page()
+    scene.begin()
+    try:
+        await page.evaluate(LONGEST)
+    except PlaywrightError as error:
+        if "no message may have more than" not in str(error):
+            raise
+    await page.context.browser.close()  # type: ignore[union-attr]
+
+
+async def long_event(scene: Scene) -> None:
+    page = await (await scene.playwright.chromium.connect(scene.grid.endpoint)).new_page()
+    scene.begin()
+    await page.evaluate(f"console.log({LONGEST})")
+    await page.context.browser.close()  # type: ignore[union-attr]
+
+
+async def _opens_page(scene: Scene) -> None:
+    """A new client, as one more session: it may get the victim, or the well one."""
+    browser = await scene.playwright.chromium.connect(scene.grid.endpoint)
+    try:
+        page = await browser.new_page()
+        if await page.evaluate("6 * 7") != 42:
+            raise AssertionError("a browser cannot compute 6 * 7")
+    finally:
+        await browser.close()
+
+
 async def embedded_redis(scene: Scene) -> None:
     scene.strike(scene.status()["redis"]["pid"], signal.SIGKILL)
 
@@ -237,6 +294,12 @@ FAULTS = {
     "frozen-browser-server": Fault(
         "browser server, SIGSTOP", frozen_browser_server, HANGS, f"since SIGSTOP, {LOST_S} s of it the threshold"
     ),
+    "frozen-browser": Fault(
+        "browser, SIGSTOP", frozen_browser, HANGS, f"since SIGSTOP, {LOST_S} s of it the threshold"
+    ),
+    "zygotes": Fault("the browser's zygotes, SIGKILL", zygotes, ROOM, "since the kill"),
+    "long-answer": Fault("`evaluate` of 512 MiB", long_answer, ROOM, "since the call"),
+    "long-event": Fault("`console.log` of 512 MiB", long_event, ROOM, "since the call"),
     "redis": Fault("embedded Redis, SIGKILL", embedded_redis, BEATS, "since the kill, counters too"),
     "frozen-redis": Fault(
         f"external Redis, SIGSTOP for {AWAY_S:g} s", frozen_redis, BEATS, "since SIGCONT, counters too", needs="redis"
@@ -328,7 +391,7 @@ async def round_of(fault: Fault, playwright: Playwright, found: Found) -> None:
         running_grid("--chromium", str(WORKERS), environment=environment) as grid,
     ):
         async with under_load(grid, playwright, SESSIONS) as load:
-            scene = Scene(grid, load, redis, disk)
+            scene = Scene(grid, load, playwright, redis, disk)
             await fault.act(scene)
             if fault.whole:
                 found.whole_s.append(await until_whole(scene, counters="REDIS_KEY_TTL" in environment))

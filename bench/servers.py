@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 from playwright._impl._driver import compute_driver_executable
 
 from bench.client import Target
+from pwgrid.installed.browsers import find_browser
 from pwgrid.settings.model import Settings
-from pwgrid.worker.browser.find import find_browser
 from tests.support.grid import NEVER, Grid, eventually, free_port, running_grid
 
 _SCRIPT = Path(__file__).with_name("direct_server.cjs")

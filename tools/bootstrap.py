@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pwgrid.setup.packages import Host
 
 ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "grid"
 VENV = ROOT / ".venv"
 STATE = VENV / ".pwgrid.json"
 LOCK, LOCK_DEV = ROOT / "requirements.txt", ROOT / "requirements-dev.txt"
@@ -144,7 +145,7 @@ def install(host: Host, *, dev: bool) -> None:
     pip_install(host, "--no-deps", "--require-hashes", "--only-binary", ":all:", "--requirement", str(lock))
     pip_install(host, "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     # Compiled now: the user of a service may not write here, and would compile everything at each start.
-    fault_of(str(VENV / "bin" / "python"), "-m", "compileall", "-q", str(ROOT / "pwgrid"))
+    fault_of(str(VENV / "bin" / "python"), "-m", "compileall", "-q", str(SOURCES))
     STATE.write_text(json.dumps(state_of(dev=dev)))
     say("installed")
 
@@ -165,7 +166,7 @@ def main() -> None:
     use_a_python_that_is_new_enough()
     if is_installed(dev=arguments.dev):
         return
-    sys.path.insert(0, str(ROOT))  # only now: an old Python could not even read these
+    sys.path.insert(0, str(SOURCES))  # only now: an old Python could not even read these
     from pwgrid.setup.packages import Host, Steps
 
     host = Host(Steps(say))

@@ -137,6 +137,40 @@ async def test_what_it_shows_under_load_is_the_truth(own_grid: Grid, page: Page)
     await expect(page.locator("#figures")).to_contain_text(f"1 / {2 * SLOTS}")
 
 
+BARS_OF_WORKERS = """async ({ limits, used }) => {
+    const { showGrid } = await import('./dashboard/grid.js');
+    const pool = { wanted: 2, available: 2, browserType: 'chromium', lifetimeOfWorker: 10, ...limits };
+    const worker = { pool: 'tried', status: 'available', active: 0, slots: 1, lifetime: 10, startedAt: 0 };
+    const workers = Object.fromEntries(used.map((memoryMib, index) => [index, { ...worker, memoryMib }]));
+    showGrid({ tables: { grid: { ready: true }, pools: { tried: pool }, workers, queue: {} } }, () => {});
+    const sample = document.body.appendChild(document.createElement('i'));
+    const names = Object.fromEntries(['--accent', '--bad', '--warn', '--rod', '--line'].map(name => {
+        sample.style.color = `var(${name})`;
+        return [getComputedStyle(sample).color, name];
+    }));
+    return [...document.querySelectorAll('.worker .rod i')].map(
+        bar => [names[getComputedStyle(bar).backgroundColor], bar.style.height]);
+}"""
+
+
+@pytest.mark.parametrize(
+    ("limits", "used", "bars"),
+    [
+        ({}, [200, 100], [("--line", "100%"), ("--line", "50%")]),
+        ({"memoryLimitMib": 1000}, [100, 950], [("--rod", "10%"), ("--warn", "95%")]),
+        ({"memoryLimitMib": 1000, "memoryHardLimitMib": 2000}, [1800, 900], [("--bad", "100%"), ("--warn", "90%")]),
+        ({"memoryHardLimitMib": 1000}, [899, 900], [("--rod", "90%"), ("--bad", "90%")]),
+    ],
+    ids=str,
+)
+async def test_red_is_for_what_needs_somebody(
+    page: Page, limits: dict[str, int], used: list[int], bars: list[tuple[str, str]]
+) -> None:
+    """A worker at the end of its life needs nobody, nor does the largest one where there is no limit."""
+    drawn = await page.evaluate(BARS_OF_WORKERS, {"limits": limits, "used": used})
+    assert [tuple(each) for each in drawn] == [bar for memory in bars for bar in (("--accent", "100%"), memory)]
+
+
 async def _pictures(page: Page) -> None:
     """Light and dark, as whoever looks after a change of this page wants to see it."""
     ARTIFACTS.mkdir(exist_ok=True)

@@ -6,7 +6,7 @@ import signal
 import pytest
 from playwright.async_api import Error, Playwright
 
-from pwgrid.worker.browser.restricted_exec import abi
+from pwgrid.common.restricted_exec import abi
 from tests.conftest import counters_are_exact, need
 from tests.support.grid import WITHOUT_SPARES, eventually_async, running_grid
 

@@ -57,6 +57,16 @@ TESTS_IN_JS = textwrap.dedent(
 )
 
 
+PYTEST_INI = """\
+[pytest]
+asyncio_default_fixture_loop_scope = function
+filterwarnings =
+    error
+    # pytest-playwright's own, where pytest-base-url is not installed
+    ignore:[^$]*the 'base_url' fixture:pytest.PytestRemovedIn10Warning
+"""
+
+
 @pytest.fixture(scope="module")
 def npm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with Playwright Test."""
@@ -82,10 +92,10 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def pytest_project(tmp_path: Path) -> Iterator[Path]:
-    """Twelve tests that want a page, and nothing said of a grid."""
+    """Twelve tests that want a page, and nothing said of a grid. A warning is an error."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_page.py").write_text(TESTS_IN_PYTHON)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+    (tmp_path / "pytest.ini").write_text(PYTEST_INI)
     return tmp_path
 
 

@@ -168,7 +168,8 @@ async def test_an_external_redis_is_used_and_left_clean(playwright: Playwright, 
     need("chromium")
     environment = {"REDIS_URL": own_redis.url, "REDIS_KEY_PREFIX": "{pwgrid}:"}
     with running_grid("--chromium", "1", environment=environment, prefix="{pwgrid}:") as grid:
-        assert grid.status()["redis"] == {"pid": None, "url": own_redis.url, "prefix": "{pwgrid}:"}
+        redis = {"pid": None, "url": own_redis.url, "prefix": "{pwgrid}:", "staleS": 30.0}
+        assert grid.status()["redis"] == redis
         await (await playwright.chromium.connect(grid.endpoint)).close()
     kept = ("{pwgrid}:session", "{pwgrid}:page:history")  # what has been, for some time
     assert {key for key in own_redis.command("KEYS", "*") if not key.startswith(kept)} == set()

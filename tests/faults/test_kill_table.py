@@ -2,15 +2,17 @@
 
 import contextlib
 import os
+import re
 import signal
 
 import psutil
 import pytest
-from playwright.async_api import Playwright
+from playwright.async_api import Browser, Playwright
+from playwright.async_api import Error as PlaywrightError
 
 from pwgrid.common.errors import RegistryUnavailable
 from tests.support.grid import WITHOUT_SPARES, eventually, eventually_async, running_grid
-from tests.support.kill_table_row import all_serve, busiest, comes_out_exact, failures, is_gone, row
+from tests.support.kill_table_row import all_serve, busiest, comes_out_exact, failures, is_gone, row, workers
 from tests.support.raw import goes_on, session
 
 LOST = {"WORKER_LOST_THRESHOLD": "5"}
@@ -115,6 +117,60 @@ async def test_sigkill_of_a_browser_server_or_a_browser_costs_only_its_own_sessi
         await eventually_async(lambda: failures(grid).total() >= len(load.lost), "all that were lost are on record")
         reasons = failures(grid)
         assert reasons.keys() == {"browser server lost" if what == "browser server" else "browser crashed"}
+
+
+async def test_a_frozen_browser_costs_only_its_own_sessions_and_their_clients_are_told_why(
+    playwright: Playwright,
+) -> None:
+    async with row(playwright, environment=LOST) as (grid, load):
+        victim = busiest(grid)
+        (browser,) = psutil.Process(victim["nodePid"]).children()
+        browser.suspend()
+        await is_gone(browser.pid)
+        await all_serve(grid)
+        await load.goes_on()
+        assert 1 <= len(load.lost) <= victim["active"]
+        assert all("no sign of life for WORKER_LOST_THRESHOLD=5 s" in why for why in load.lost.values()), load.lost
+        assert load.refused == []
+        await load.ends()
+        await eventually_async(lambda: failures(grid).total() >= len(load.lost), "all that were lost are on record")
+        assert failures(grid).keys() == {"browser hung"}
+
+
+async def test_a_browser_that_can_start_no_page_loses_only_who_asks_for_one_and_serves_nobody_new(
+    playwright: Playwright,
+) -> None:
+    """Its zygotes, which fork the processes of pages, are killed. The selection prefers this worker."""
+    async with row(playwright, environment={**LOST, "MAX_CONCURRENT_SESSIONS": "8"}) as (grid, load):
+        victim = busiest(grid)
+        for process in psutil.Process(victim["nodePid"]).children(recursive=True):
+            if "--type=zygote" in process.cmdline():
+                process.kill()
+        visitor = await playwright.chromium.connect(grid.endpoint)
+        assert re.search("Target crashed|its browser opens no pages any more; connect again", await opens_none(visitor))
+        for _ in range(3):
+            browser = await playwright.chromium.connect(grid.endpoint)
+            assert await (await browser.new_page()).evaluate("6 * 7") == 42
+            await browser.close()
+        await all_serve(grid)
+        await load.goes_on()
+        assert (load.lost, load.refused) == ({}, [])
+        drains = [worker["reason"] for worker in grid.status()["workers"] if worker["id"] == victim["id"]]
+        assert [reason.partition(":")[0] for reason in drains] == ["canary failed"]
+        await load.ends()
+        if visitor.is_connected():
+            await visitor.close()
+        await eventually_async(lambda: victim["id"] not in workers(grid), "the sick worker is gone")
+        assert failures(grid).keys() <= {"browser sick"}
+
+
+async def opens_none(browser: Browser) -> str:
+    """Why it opens no page; a process for one more may be there already."""
+    while True:
+        try:
+            await browser.new_page()
+        except PlaywrightError as error:
+            return str(error)
 
 
 def test_a_redis_that_refuses_writes_is_as_good_as_away() -> None:

@@ -20,7 +20,7 @@ import pytest
 from playwright.async_api import Error, Playwright
 from supervisor.xmlrpc import SupervisorTransport
 
-from pwgrid.worker.browser.find import SearchPaths
+from pwgrid.installed.browsers import SearchPaths
 from tests.conftest import need
 from tests.support.grid import (
     NEVER,

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import pytest
 from playwright.async_api import Error, Playwright
 
+from pwgrid.common.restricted_exec import abi
+from pwgrid.installed.browsers import find_browser
 from pwgrid.settings.model import Settings
-from pwgrid.worker.browser.find import find_browser
-from pwgrid.worker.browser.restricted_exec import abi
 from tests.conftest import need
 from tests.support.grid import NEVER, RUNNING, described, eventually, eventually_async, free_port, last_lines, status_of
 from tests.support.load import under_load

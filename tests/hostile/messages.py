@@ -111,6 +111,64 @@ BY_WHAT_THEY_CARRY: Final = [
     ("CDPSession", "send", {"method": "DOM.setFileInputFiles", "params": {"files": ["/x"]}}, COMPATIBLE),
     ("CDPSession", "send", {"method": "Extensions.loadUnpacked", "params": {"path": "/x"}}, COMPATIBLE),
     ("CDPSession", "send", {"method": None, "params": "none"}, set()),
+    ("CDPSession", "send", {"method": "Target.createBrowserContext", "params": {"proxyServer": "http://x:80"}}, STRICT),
+    ("CDPSession", "send", {"method": "Debugger.setBreakpointByUrl", "params": {"url": "webpack:///x.js"}}, set()),
+    ("CDPSession", "send", {"method": "Emulation.setDisplayFeaturesOverride", "params": {"features": [{}]}}, set()),
+    ("CDPSession", "send", {"method": "Input.imeSetComposition", "params": {"replacementStart": 0}}, set()),
     ("Frame", "goto", None, set()),
     ("Frame", "goto", {"url": "file:///etc/passwd"}, set()),
 ]
+
+PLACES_FOR_ALL: Final = [
+    "",
+    "a/path",
+    "https://example.org/chrome://crash",
+    "HTTP://localhost:8080",
+    "data:text/html,chrome://quit",
+    "blob:https://example.org/x",
+    "javascript:1",
+    "about:blank",
+    "about:blank#x",
+    "about:srcdoc",
+    "view-source:https://example.org",
+    "file:///etc/passwd",
+    "chrome://crash",
+    "chrome://crash/",
+]
+"""Where every client may go, as far as BLOCK_FILE_URLS does not forbid it."""
+
+PLACES_OF_THE_BROWSER: Final = [
+    "chrome://inducebrowsercrashforrealz",
+    "chrome://uithreadhang",
+    "chrome://settings",
+    "chrome://version",
+    "chrome://crash/../quit",
+    "chrome:quit",
+    "Chrome:\\\\quit",
+    " \t\x01chrome://quit",
+    "chr\tom\ne://quit",
+    "chrome-untrusted://print",
+    "chrome-extension://x/y.html",
+    "devtools://devtools/bundled/inspector.html",
+    "view-source:chrome://version",
+    "view-source: view-source:chrome://version",
+    "about:version",
+    "about:crashparent",
+    "about:config",
+    "about:blankx",
+    "resource://gre/",
+    "jar:file:///x.jar!/",
+    "moz-extension://x/",
+    "inspector://x",
+    "mailto:somebody@example.org",
+]
+"""Refused on a browser that others share, unless CLIENT_GUARD is off."""
+
+CRASHES_THE_BROWSER: Final = [
+    ("Emulation.setDisplayFeaturesOverride", {"features": []}),
+    (
+        "Input.imeSetComposition",
+        {"text": "", "selectionStart": 0, "selectionEnd": 0, "replacementStart": -1, "replacementEnd": -1},
+    ),
+]
+"""Commands over CDP at which Chromium 156 crashes; refused where others share it, unless CLIENT_GUARD is off."""

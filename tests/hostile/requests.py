@@ -127,13 +127,23 @@ def request_lines() -> list[Row]:
         "absolute, without a path": (request(f"http://{EVIL}"), [400]),
         "absolute, a user": (request(f"http://a:b@{EVIL}/health"), [200]),
         "absolute, another scheme": (request("file:///etc/passwd"), [400]),
-        "only an asterisk": (request("*", method="OPTIONS"), [404]),
+        "only an asterisk": (request("*", method="OPTIONS"), [204]),
+        "only an asterisk, GET": (request("*"), [404]),
+        "HAProxy's check": (request("/", method="OPTIONS", version="HTTP/1.0", Host=None), [204]),
+        "HAProxy's check of another name": (request("/", method="OPTIONS", Host=EVIL), [403]),
+        "HEAD of the root": (request("/", method="HEAD"), [426]),
+        "HEAD where GET is meant": (request(method="HEAD"), [200]),
+        "OPTIONS where GET is meant": (request(method="OPTIONS"), [204]),
+        "a slash at the end": (request("/health/"), [200]),
+        "a slash at the end, another name": (request("/metrics/?token=s3cret", Host=EVIL), [403]),
+        "an unknown path, another name": (request("/none", Host=EVIL), [403]),
+        "another method, another name": (request(method="PUT", Host=EVIL), [403]),
         "an authority": (request(f"{EVIL}:443", method="CONNECT"), [400]),
         "CONNECT with a path": (request(method="CONNECT"), [405]),
     }
     methods = {
         f"{method} where GET is meant": (request(method=method), [405])
-        for method in ("HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "PURGE")
+        for method in ("POST", "PUT", "PATCH", "DELETE", "TRACE", "PROPFIND", "PURGE")
     }
     return [Row(f"request line: {name}", (sent,), answers) for name, (sent, answers) in (lines | methods).items()]
 
@@ -379,6 +389,8 @@ def pipelines() -> list[Row]:
     bad_chunk = kept()[:-2] + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n"
     return [
         Row("pipeline: two", (kept() + request(),), [200, 200]),
+        Row("pipeline: behind a HEAD", (request(method="HEAD", Connection=None) + request(),), [200, 200]),
+        Row("pipeline: behind an OPTIONS", (request(method="OPTIONS", Connection=None) + request(),), [204, 200]),
         Row("pipeline: fifty", (kept() * 49 + request(),), [200] * 50),
         Row("pipeline: a request behind the last one", (request() + request("/metrics"),), [200]),
         Row("pipeline: junk behind the last one", (request() + b"\0\xff junk\r\n\r\n",), [200]),

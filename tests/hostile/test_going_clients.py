@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
+from pwgrid.installed.browsers import SearchPaths
 from pwgrid.setup.ffmpeg import find_ffmpeg
-from pwgrid.worker.browser.find import SearchPaths
 from tests.conftest import need
 from tests.hostile.calls import (
     DOWNLOAD,

@@ -18,8 +18,8 @@ import pytest_asyncio
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
+from pwgrid.installed.browsers import find_browser
 from pwgrid.settings.model import Settings
-from pwgrid.worker.browser.find import find_browser
 from tests.hostile.calls import (
     DOWNLOAD,
     browser_session,
@@ -32,6 +32,7 @@ from tests.hostile.calls import (
     title,
     tracing_of,
 )
+from tests.hostile.messages import CRASHES_THE_BROWSER
 from tests.support.grid import eventually_async
 from tests.support.protocol_client import ProtocolClient, Refusal, protocol_client
 from tests.support.stand_in_proxy import BOUND_S, Watched, browser_server, processes_of, readable
@@ -321,6 +322,82 @@ async def test_in_compatible_also_over_the_browsers_own_session_and_through_a_tu
                 assert await asyncio.wait_for(client.ended, BOUND_S) == "client closed the browser"
             await watched.next_closed()
             assert await title(other, page) == ""
+
+
+async def redirect(client: ProtocolClient, url: str) -> None:
+    """Goes to a page of the web and has Playwright go to `url` in its place."""
+    context = await client.new_context()
+    page = await client.new_page(context)
+    await client.send(context, "setNetworkInterceptionPatterns", patterns=[{"glob": "**/*"}])
+    going = await client.post(client.frame(page), "goto", url="http://localhost/", timeout=0)
+    route = (await client.event("route"))["route"]["guid"]
+    try:
+        await client.send(route, "redirectNavigationRequest", url=url)
+    finally:
+        await client.send(page, "close")
+        await going
+
+
+@contextlib.asynccontextmanager
+async def redirecting_server(url: str) -> AsyncIterator[str]:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            f"HTTP/1.1 302 Found\r\nLocation: {url}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+        )
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        yield f"http://{host}:{port}/"
+
+
+@pytest.mark.parametrize("url", ["chrome://inducebrowsercrashforrealz", "chrome://uithreadhang", "chrome://settings"])
+@with_shared({"max_concurrent_sessions": SHARED, "client_guard": "strict"})
+async def test_no_client_takes_a_shared_browser_to_a_page_of_its_own(watched: Watched, url: str) -> None:
+    closed = "a browser that others share opens only web pages, files and data (CLIENT_GUARD=off or"
+    async with protocol_client(watched.endpoint) as other, protocol_client(watched.endpoint) as client:
+        untouched = await other.new_page()
+        await goto(other, untouched, "data:text/html,<title>untouched</title>")
+        page = await client.new_page()
+        session = await page_session(client, client.one("BrowserContext"), page)
+        await refused(client.cdp(session, "Page.navigate", url=url, transitionType="address_bar"), closed)
+        await refused(client.cdp(session, "Target.createTarget", url=url), closed)
+        await refused(goto(client, page, url), closed)
+        await refused(goto(client, await client.new_page(await client.new_context(baseURL=url)), "#x"), closed)
+        stored = {"origins": [{"origin": url, "localStorage": []}]}
+        await refused(client.new_context(storageState=stored), closed)
+        await refused(redirect(client, url), closed)
+        async with redirecting_server(url) as server:
+            await refused(goto(client, page, server), "net::ERR_UNSAFE_REDIRECT")  # the browser's own rule
+        page = await client.new_page()
+        for script in (f"window.open('{url}')", f"location = '{url}'"):
+            await evaluate(client, page, script)
+        assert await title(other, untouched) == "untouched"
+
+
+@with_shared({"max_concurrent_sessions": SHARED, "client_guard": "strict"})
+async def test_no_values_over_cdp_crash_a_shared_browser(watched: Watched) -> None:
+    async with protocol_client(watched.endpoint) as client:
+        page = await client.new_page()
+        session = await page_session(client, client.one("BrowserContext"), page)
+        for method, params in CRASHES_THE_BROWSER:
+            await refused(client.cdp(session, method, **params), f"{method} crashes the browser, and others share it")
+        assert await title(client, page) == ""
+
+
+@with_shared({"max_concurrent_sessions": SHARED, "client_guard": "strict"})
+async def test_who_crashes_the_gpu_process_again_and_again_ends_nobody(watched: Watched) -> None:
+    async with protocol_client(watched.endpoint) as other, protocol_client(watched.endpoint) as client:
+        untouched = await other.new_page()
+        await goto(other, untouched, "data:text/html,<title>untouched</title>")
+        page = await client.new_page()
+        await goto(client, page, "data:text/html,<body style='height: 1000000px'>")
+        for _ in range(4):
+            picture = client.send(page, "screenshot", type="png", fullPage=True, timeout=BOUND_S * 1000)
+            await refused(picture, "Unable to capture screenshot")
+        assert (await other.send(untouched, "screenshot", type="png", timeout=BOUND_S * 1000))["binary"]
+        assert await title(other, untouched) == "untouched"
 
 
 async def test_in_compatible_a_session_of_the_browser_works() -> None:
@@ -626,6 +703,9 @@ async def test_blocked_file_urls_stay_so_behind_a_base_url_and_within_pages() ->
         await goto(client, page, "about:blank")
         html = "<iframe src='file:///etc/hostname'></iframe>"
         await client.send(client.frame(page), "setContent", html=html, timeout=5000)
+        await refused(redirect(client, "file:///etc/hostname"), "BLOCK_FILE_URLS=false allows it")
+        stored = {"origins": [{"origin": "file:///etc/hostname", "localStorage": []}]}
+        await refused(client.new_context(storageState=stored), "BLOCK_FILE_URLS=false allows it")
         for script in ("location = 'file:///etc/hostname'", "window.open('file:///etc/hostname')"):
             await evaluate(client, page, script)
         assert await evaluate(client, page, "location.href") == {"s": "about:blank"}

@@ -18,10 +18,12 @@ from tests.support.stand_in_proxy import browser_server
 NODE, CLI = compute_driver_executable()
 GUARDS = ("compatible", "strict", "off")
 JUDGE = """
-const { judge } = require(process.argv[1]);
+const { judge, judgeNavigation } = require(process.argv[1]);
 const calls = JSON.parse(require('node:fs').readFileSync(0));
-console.log(JSON.stringify(calls.map(([type, method, params, client]) => judge(type, method, params, client))));
+console.log(JSON.stringify(calls.map(([type, method, params, client]) =>
+  method === 'goto' ? judgeNavigation(params?.url, client) : judge(type, method, params, client))));
 """
+CERTIFICATE_PORT = 40404
 Call = tuple[str, str, Any]
 
 
@@ -42,6 +44,7 @@ EVERYTHING = [
 def refusals(asked: list[Call], guard: str, *, shared: bool = True, **client: Any) -> list[Call]:
     """Those of the calls that the guard refuses."""
     who = {"guard": guard, "isShared": shared, "blocksFileUrls": False, "ownsTracing": False, **client}
+    who["certificatePorts"] = [CERTIFICATE_PORT]
     given = json.dumps([[*call, who] for call in asked])
     script = ["-e", JUDGE, str(LAUNCHER.with_name("message_guard.cjs"))]
     done = subprocess.run([NODE, *script], input=given, capture_output=True, text=True, timeout=60, check=True)
@@ -96,6 +99,47 @@ def test_blocked_file_urls_are_refused_with_every_guard(guard: str) -> None:
         ("CDPSession", "send", {"method": "Page.navigate", "params": {"url": "data:text/html,file:"}}),
     ]
     assert refusals(open_ones, guard, shared=False, blocksFileUrls=True) == []
+
+
+def going(url: str) -> list[Call]:
+    """The ways there."""
+    inner = {"method": "Page.navigate", "params": {"url": url, "transitionType": "address_bar"}}
+    tunnelled = {"method": "Target.sendMessageToTarget", "params": {"sessionId": "x", "message": json.dumps(inner)}}
+    return [
+        ("Frame", "goto", {"url": url}),
+        ("CDPSession", "send", inner),
+        ("CDPSession", "send", {"method": "Target.createTarget", "params": {"url": url}}),
+        ("CDPSession", "send", tunnelled),
+    ]
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_browser_that_others_share_opens_no_page_of_its_own(guard: str, shared: bool) -> None:
+    asked = [call for url in messages.PLACES_OF_THE_BROWSER for call in going(url)]
+    level = {"isBrowserLevel": True}  # else `strict` refuses some of these for another reason
+    assert refusals(asked, guard, shared=shared, **level) == (asked if shared and guard != "off" else [])
+    open_ones = [call for url in messages.PLACES_FOR_ALL for call in going(url)]
+    assert refusals(open_ones, guard, shared=shared, **level) == []
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_crashes_a_shared_browser_is_refused(guard: str, shared: bool) -> None:
+    asked: list[Call] = [
+        ("CDPSession", "send", {"method": method, "params": params}) for method, params in messages.CRASHES_THE_BROWSER
+    ]
+    assert refusals(asked, guard, shared=shared) == (asked if shared and guard != "off" else [])
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+@pytest.mark.parametrize("address", ["127.1.2.3", "localhost", "[::ffff:7f01:203]", "http=x:1;socks=127.1"])
+def test_no_context_that_is_made_over_cdp_has_a_certificate_port_as_its_proxy(guard: str, address: str) -> None:
+    asked: list[Call] = [
+        ("CDPSession", "send", {"method": "Target.createBrowserContext", "params": {"proxyServer": proxy}})
+        for proxy in (f"socks5://{address}:{CERTIFICATE_PORT}", f"{address}:0{CERTIFICATE_PORT},direct://")
+    ]
+    assert refusals(asked, guard, isBrowserLevel=True) == asked
 
 
 def test_who_started_the_record_of_a_browser_may_stop_it() -> None:

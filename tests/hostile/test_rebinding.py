@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest_asyncio
 from playwright.async_api import Page, Playwright
 
+from pwgrid.installed.browsers import find_browser
 from pwgrid.settings.model import Settings
-from pwgrid.worker.browser.find import find_browser
 from tests.support.grid import Grid
 
 EVIL = "evil.example"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pwgrid.installed.browsers import FoundBrowser
 from pwgrid.settings.model import Settings
-from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.launch import LaunchSpec
 from tests.support.grid import running_grid
 from tests.support.protocol_client import Refusal, protocol_client

@@ -18,11 +18,12 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy import reap_workers
 from pwgrid.proxy.reap_workers import DeadWorkers
 from pwgrid.registry.registry import Registry
+from pwgrid.registry.session_updates_until_written import SessionUpdate
 from pwgrid.settings.model import Settings
 from pwgrid.worker import registry_sync
-from pwgrid.worker.browser.server import SessionClosed
+from pwgrid.worker.holders import LiveSession, SessionClosed
 from pwgrid.worker.registry_sync import RegistrySync
-from pwgrid.worker.slots import LiveSession, Slots
+from pwgrid.worker.slots import Slots
 from tests.support.redis import RedisServer
 
 BOUND_S = 20.0
@@ -319,3 +320,27 @@ def test_a_redis_that_lost_its_data_has_a_true_record_of_all_that_lives(play: An
     expected = play(calm, "calm", judge, outages=False)
     assert found.items() <= expected.items()
     assert {name for name, each in expected.items() if each["status"] == "running"} <= found.keys()
+
+
+async def test_a_heartbeat_that_redis_refuses_is_sent_again_soon_and_says_why(
+    own_redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No event tells when a Redis that answers takes writes again."""
+    monkeypatch.setattr(registry_sync, "REFUSED_S", 0.01)
+    with own_redis.client() as client:
+        world = World(own_redis, client, tmp_path, outages=False)
+        try:
+            await world.sync.register()
+            own_redis.command("CONFIG", "SET", "maxmemory", "1")
+            world.sync._writer.keep(SessionUpdate("s"))  # before which nothing newer is written
+            async with asyncio.timeout(BOUND_S):
+                for _ in range(2):
+                    with pytest.raises(RegistryUnavailable, match="its memory is full"):
+                        await world.sync.beat()
+                    await world.sync.due(10 * BOUND_S)
+                own_redis.command("CONFIG", "SET", "maxmemory", "0")
+                assert (await world.sync.beat()).known
+            assert not world.sync._is_refused
+        finally:
+            await world.sync.close()
+            await world.proxy.close()

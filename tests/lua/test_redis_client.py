@@ -12,9 +12,13 @@ from redis.backoff import NoBackoff
 from structlog.testing import capture_logs
 
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
+from pwgrid.common.redis_faults import FaultKind, RedisFault
 from pwgrid.registry import redis_client
+from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.redis_client import RedisClient, Subscription, keep_connected
+from pwgrid.registry.registry import Registry
 from pwgrid.registry.scripts import Script, load
+from pwgrid.settings.model import Settings
 from tests.support.redis import RedisServer
 from tests.support.redis_relay import RedisRelay
 
@@ -276,6 +280,77 @@ async def test_a_redis_that_loads_its_data_is_away(relay: RedisRelay, connect: C
     assert await client.call("PING") == "PONG"
 
 
+# What is no Redis
+
+
+async def fault(client: RedisClient, kind: FaultKind) -> None:
+    async with asyncio.timeout(BOUND_S):
+        while client.fault is None or client.fault.kind is not kind:
+            await asyncio.sleep(0.01)
+
+
+async def test_what_does_not_load_scripts_as_redis_does_is_away(relay: RedisRelay, connect: Connect) -> None:
+    relay.refuse[b"SCRIPT"] = b"+OK\r\n"
+    client = connect(relay, scripts=(SET_FIELDS,))
+    await fault(client, FaultKind.NO_REDIS)
+    with pytest.raises(RegistryUnavailable, match="what answers there is no Redis") as away:
+        await client.call("PING")
+    assert away.value.fault == client.fault
+    relay.refuse.clear()
+    await connected(client)
+    assert await client.run(SET_FIELDS, ("none",), ("", "", "a", "b")) == 0
+
+
+async def test_a_greeting_that_makes_no_sense_is_not_taken_for_a_good_one_at_the_next_attempt(
+    relay: RedisRelay, connect: Connect
+) -> None:
+    """redis-py leaves such a connection open in its pool, as if it had greeted."""
+    relay.refuse[b"HELLO"] = b"+OK\r\n"
+    client = RedisClient(f"redis://:secret@127.0.0.1:{relay.port}/0", timeout_s=BOUND_S)
+    async with asyncio.timeout(BOUND_S):
+        while relay.connects < 3:
+            await asyncio.sleep(0.01)
+    assert not client.connected
+    await fault(client, FaultKind.NO_REDIS)
+    assert "secret" not in client.reason
+    assert len(relay._clients) <= 1
+    await client.close()
+
+
+async def test_a_reply_that_cannot_be_read_ends_the_connection(relay: RedisRelay) -> None:
+    registry = Registry(f"redis://127.0.0.1:{relay.port}/0", Settings(redis_timeout=BOUND_S))
+    assert (await registry.snapshot()).write_fault is None
+    connects = relay.connects
+    relay.refuse[b"EVALSHA"] = b"+OK\r\n"
+    with pytest.raises(RegistryUnavailable, match="what answers there is no Redis") as refused:
+        await registry.heartbeat(WorkerRecord("chromium", "a", "ws://x"), sessions=())
+    assert refused.value.fault == RedisFault(FaultKind.NO_REDIS, "its answer makes no sense")
+    relay.refuse.clear()
+    await lost(registry.client)
+    await connected(registry.client)
+    assert relay.connects == connects + 1
+    assert not (await registry.heartbeat(WorkerRecord("chromium", "a", "ws://x"), sessions=())).known
+    await registry.close()
+
+
+async def test_a_subscription_that_is_refused_is_said_once(own_redis: RedisServer) -> None:
+    own_redis.command("ACL", "SETUSER", "grid", "reset", "on", ">p", "+@all", "~*", "resetchannels")
+    with capture_logs() as logs:
+        subscription = Subscription(
+            own_redis.url.replace("://", "://grid:p@"),
+            timeout_s=BOUND_S,
+            channels=["a"],
+            on_message=lambda _: None,
+            on_subscribed=lambda: None,
+        )
+        async with asyncio.timeout(BOUND_S):
+            while own_redis.command("INFO", "stats")["total_connections_received"] < 8:
+                await asyncio.sleep(0.02)
+        await subscription.close()
+    assert [each["event"] for each in logs] == ["redis_subscription_refused"]
+    assert "its user may not do all that the grid does (NOPERM" in logs[0]["reason"]
+
+
 # Losses
 
 
@@ -319,7 +394,10 @@ async def test_nobody_waits_for_a_redis_that_is_known_to_be_frozen(own_redis: Re
         await client.call("PING")
     began = time.monotonic()
     for _ in range(100):
-        with pytest.raises(RegistryUnavailable, match=r"Redis at unix:///.*redis\.sock is away: no reply within 1 s"):
+        with pytest.raises(
+            RegistryUnavailable,
+            match=r"Redis at unix:///.*redis\.sock is away: it did not answer in time \(no reply within 1 s\)",
+        ):
             await client.call("PING")
     assert time.monotonic() - began < AT_ONCE_S
 
@@ -591,4 +669,7 @@ async def test_a_subscription_notices_a_redis_that_is_silent(
             own_redis.signal(signal.SIGCONT)
             await subscribed.get()
     await subscription.close()
-    assert (logs[0]["event"], logs[0]["reason"]) == ("redis_subscription_lost", "no answer within 2 s")
+    assert (logs[0]["event"], logs[0]["reason"]) == (
+        "redis_subscription_lost",
+        str(RedisFault(FaultKind.SILENT, "no answer within 2 s")),
+    )

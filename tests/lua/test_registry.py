@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pwgrid.common import home_and_shipped_files
+from pwgrid.common import paths
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.registry.blocking_reads import SessionWatch, snapshot
 from pwgrid.registry.records import WorkerRecord
@@ -57,7 +57,7 @@ async def registry(own_redis: RedisServer, clock: Clock) -> AsyncIterator[Regist
     await registry.close()
 
 
-async def select(registry: Registry, session_id: str, **wish: Any) -> str | None:
+async def select(registry: Registry, session_id: str, **wish: Any) -> Any:
     return await registry.select("chromium", max_concurrent=5, max_lifetime=50, session_id=session_id, **wish)
 
 
@@ -172,6 +172,24 @@ async def test_a_drain_reaches_the_worker_at_its_next_heartbeat(registry: Regist
     assert await select(registry, "s1") is None
     assert await registry.reap_worker("chromium", "aabbccdd", "worker stopped") == {"chromium:aabbccdd": ()}
     assert not await registry.mark_draining("chromium", "aabbccdd")
+
+
+@pytest.mark.parametrize("endpoint", ["", "ws://x", "ws://x/..", "ws://x/playwright/chromium/..", "ws://x/a/other.s"])
+async def test_a_worker_is_found_by_its_key_whatever_its_endpoint_says(registry: Registry, endpoint: str) -> None:
+    await registry.register(replace(WORKER, ws_endpoint=endpoint))
+    named = await select(registry, "s1")
+    if named != "aabbccdd":  # there is no such worker, so that the next try excludes it
+        await registry.rollback("s1")
+        assert await select(registry, "s1", exclude={named}) == "aabbccdd"
+    assert await select(registry, "s2", exclude={"aabbccdd", named}) is None
+    await registry.rollback("s1")
+    assert (await registry.snapshot()).active == {"chromium:aabbccdd": 0}
+
+
+async def test_a_worker_that_cannot_be_excluded_is_not_chosen_again_and_again(registry: Registry) -> None:
+    await registry.register(replace(WORKER, worker_id="a,b", ws_endpoint=""))
+    assert await select(registry, "s1") is None
+    assert (await registry.snapshot()).active == {"chromium:a,b": 0}
 
 
 async def test_a_rollback_makes_room_and_the_next_selection_goes_elsewhere(registry: Registry) -> None:
@@ -492,7 +510,7 @@ async def test_a_process_that_connects_reads_neither_scripts_nor_versions_from_t
     def fails(name: str) -> None:
         raise AssertionError(f"{name} is looked up")
 
-    monkeypatch.setattr(home_and_shipped_files, "resource_dir", fails)
+    monkeypatch.setattr(paths, "resource_dir", fails)
     monkeypatch.setattr("pwgrid.registry.scripts.resource_dir", fails)
     monkeypatch.setattr("importlib.metadata.version", fails)
     registry = Registry(own_redis.url, Settings(redis_timeout=BOUND_S))

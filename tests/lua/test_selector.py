@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from redis import Redis
 
-from pwgrid.common.home_and_shipped_files import resource_dir
+from pwgrid.common.paths import resource_dir
 from pwgrid.registry.scripts import load
 from tests.lua.model import NOW, LuaGrid
 from tests.support.redis import RedisServer

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pwgrid.common.histogram import Histogram
-from pwgrid.common.home_and_shipped_files import resource_dir
+from pwgrid.common.paths import resource_dir
 from pwgrid.common.session_lifecycle import LIVE, EndReason, SessionStatus
 from pwgrid.registry import records
 from pwgrid.registry.scripts import load

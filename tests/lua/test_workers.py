@@ -2,7 +2,7 @@
 
 import pytest
 
-from pwgrid.common.home_and_shipped_files import resource_dir
+from pwgrid.common.paths import resource_dir
 from tests.lua.model import NOW, LuaGrid
 from tests.support.redis import RedisServer
 

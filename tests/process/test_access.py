@@ -4,7 +4,9 @@ import contextlib
 import http.client
 import itertools
 import json
+import os
 import re
+import signal
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.routing import iter_route_contexts
 
 from pwgrid.cli import token as tokens
 from pwgrid.proxy.api.app import create_app
@@ -24,49 +25,10 @@ from pwgrid.runtime.find_grids import find_running
 from pwgrid.tokens.tokens import Role
 from tests.support import raw
 from tests.support.grid import Grid, eventually, running_grid
+from tests.support.routes import CLIENT, OPEN, OPERATOR, ROUTES, in_app
 
 OPERATORS = "s3cret-of-the-settings"
 WRONG = "pwg_00000000_" + "0" * 48
-
-OPEN, CLIENT, OPERATOR = "open", "client", "operator"
-
-ROUTES = {
-    # Each route of the API, and the least role that it takes. A new route stands here, or the first test fails.
-    ("GET", "/"): OPEN,
-    ("HEAD", "/"): OPEN,
-    ("POST", "/"): OPEN,
-    ("GET", "/playwright/{path:path}"): OPEN,
-    ("GET", "/json"): OPEN,
-    ("GET", "/json/version"): OPEN,
-    ("GET", "/json/version/"): OPEN,
-    ("GET", "/favicon.ico"): OPEN,
-    ("GET", "/health"): OPEN,
-    ("GET", "/health/ready"): OPEN,
-    ("GET", "/dashboard"): OPEN,
-    ("GET", "/dashboard/"): OPEN,
-    ("GET", "/dashboard/{name}"): OPEN,
-    ("GET", "/openapi.json"): OPEN,
-    ("GET", "/docs"): OPEN,
-    ("GET", "/docs/{name}"): OPEN,
-    ("GET", "/metrics"): OPERATOR,
-    ("GET", "/v1/status"): OPERATOR,
-    ("GET", "/v1/workers"): OPERATOR,
-    ("GET", "/v1/capacity"): OPERATOR,
-    ("GET", "/v1/pools"): OPERATOR,
-    ("GET", "/nodes"): OPERATOR,
-    ("POST", "/v1/workers/{id}/drain"): OPERATOR,
-    ("POST", "/v1/pools/{name}/scale"): OPERATOR,
-    ("POST", "/v1/pools/{name}/drain"): OPERATOR,
-    ("GET", "/v1/sessions"): CLIENT,
-    ("GET", "/v1/sessions/{id}"): CLIENT,
-    ("DELETE", "/v1/sessions/{id}"): CLIENT,
-    ("GET", "/lease/{path:path}"): OPEN,
-    ("POST", "/session/borrow"): CLIENT,
-    ("POST", "/session/return"): CLIENT,
-    ("GET", "/v1/leases"): CLIENT,
-    ("GET", "/v1/leases/{id}"): CLIENT,
-    ("PATCH", "/v1/leases/{id}"): CLIENT,
-}
 
 POOL = """
 [[pools]]
@@ -157,18 +119,6 @@ def guarded() -> Iterator[Guarded]:
             }
             tokens.revoke(place, "gone")
             yield Guarded(grid, place, texts)
-
-
-def in_app() -> set[tuple[str, str]]:
-    """Method and path of each route that the API has."""
-    app = create_app(None, Access())  # type: ignore[arg-type] # no route is called
-    found = set()
-    for context in iter_route_contexts(app.routes):
-        methods = set(context.methods or ())
-        if "GET" in methods and (context.path, "HEAD") != ("/", "HEAD") and context.path != "/":
-            methods.discard("HEAD")  # that of a GET
-        found |= {(method, context.path) for method in methods}
-    return found
 
 
 def test_the_table_has_every_route_of_the_api() -> None:
@@ -327,6 +277,116 @@ def test_a_token_counts_at_once_and_no_more_at_once_without_a_reload(guarded: Gu
     assert guarded.grid.ask("status")["proxy"]["pid"] == pid
 
 
+def test_what_was_got_with_a_token_ends_with_it_and_live_sessions_if_asked(guarded: Guarded) -> None:
+    grid = guarded.grid
+    text = tokens.create(guarded.place, "leaves", Role.CLIENT, 0, ())[0]
+    wanted = {"labelKey": "AppA:Chromium:UAT"}
+    idle, used = (guarded.json("/session/borrow", text, "POST", wanted)[1] for _ in range(2))
+    targets = [lease["webSocketEndpoint"].partition(str(grid.port))[2] for lease in (idle, used)]
+    with guarded.connect(target=targets[1]) as leased, guarded.connect(text) as plain:
+        for sock in (leased, plain):
+            assert sock.recv(4096).startswith(b"HTTP/1.1 101 ")
+            assert raw.goes_on(sock)
+        eventually(lambda: running_of(guarded, "leaves") == 2, "both are on record")
+        done = grid.command("token", "revoke", "leaves")
+        assert (done.returncode, done.stdout) == (0, "revoked leaves\n")
+        assert done.stderr == (
+            f"pwgrid: 2 live sessions go on in the grid on port {grid.port}; "
+            "to end what lives: pwgrid token revoke leaves --end-sessions\n"
+        )
+        ended = {"error": "this lease has ended (token revoked): borrow another one", "reason": "token revoked"}
+        for target in targets:
+            assert guarded.answer(target=target) == (404, ended)
+        path = f"/v1/leases/{idle['browserId']}"
+        eventually(lambda: guarded.json(path, OPERATORS)[1]["status"] == "ended", "its slot is free")
+        assert guarded.json(path, OPERATORS)[1]["reason"] == "token revoked"
+        assert raw.goes_on(leased)
+        assert raw.goes_on(plain)
+        done = grid.command("token", "revoke", "leaves", "--end-sessions")
+        assert (done.returncode, done.stdout) == (0, "")  # the token itself is gone already
+        assert done.stderr == f"pwgrid: 2 live sessions are ended in the grid on port {grid.port}\n"
+        for sock in (leased, plain):
+            assert b"the grid closed this session: its token was revoked" in raw.read_all(sock)
+    eventually(lambda: running_of(guarded, "leaves") == 0, "both are over")
+    found = guarded.json("/v1/sessions?status=ended", OPERATORS)[1]["sessions"]
+    assert [each["reason"] for each in found if each["token"] == "leaves"] == ["token revoked"] * 2
+    assert guarded.json(f"/v1/leases/{used['browserId']}", OPERATORS)[1]["reason"] == "token revoked"
+    done = grid.command("token", "revoke", "leaves", "--end-sessions")
+    assert (done.returncode, "there is no token 'leaves' in" in done.stderr) == (1, True)
+
+
+def running_of(guarded: Guarded, name: str) -> int:
+    found = guarded.json("/v1/sessions?status=running", OPERATORS)[1]["sessions"]
+    return sum(each["token"] == name for each in found)
+
+
+def test_a_worker_that_was_frozen_admits_nobody_with_a_lease_of_a_token_that_is_gone(guarded: Guarded) -> None:
+    text = tokens.create(guarded.place, "frozen", Role.CLIENT, 0, ())[0]
+    _, lease = guarded.json("/session/borrow", text, "POST", {"labelKey": "AppA:Chromium:UAT"})
+    (worker,) = (each["pid"] for each in guarded.grid.status()["workers"])
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        client = guarded.connect(target=lease["webSocketEndpoint"].partition(str(guarded.grid.port))[2])
+        tokens.revoke(guarded.place, "frozen")
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    with client:
+        answer = raw.read_all(client)
+    assert answer.startswith(b"HTTP/1.1 404 ")
+    assert b"this lease has ended (token revoked)" in answer
+
+
+def test_the_token_of_the_settings_is_revoked_by_a_reload_as_any_other(tmp_path: Path) -> None:
+    """Also in the proxy that retires: a connection that was kept, a live page, and leases."""
+    old, new = "the-first-token-0123456789", "the-second-token-0123456789"
+    file, config = tmp_path / "token", tmp_path / "grid.toml"
+    file.write_text(old)
+    config.write_text(POOL)
+    environment = {"PWGRID_CONFIG": str(config), "PWGRID_TOKEN_FILE": str(file)}
+    with running_grid(environment=environment, fake=True) as grid:
+        guarded = Guarded(grid, tokens.Place(config.with_name("tokens.json")), {})
+        _, lease = guarded.json("/session/borrow", old, "POST", {"labelKey": "AppA:Chromium:UAT"})
+        target = lease["webSocketEndpoint"].partition(str(grid.port))[2]
+        kept = http.client.HTTPConnection("127.0.0.1", grid.port, timeout=30)
+        with contextlib.closing(kept), guarded.connect(old) as session, guarded.connect(old, "/v1/live") as page:
+            assert session.recv(4096).startswith(b"HTTP/1.1 101 ")
+            assert page.recv(4096).startswith(b"HTTP/1.1 101 ")
+            assert asked(kept, old)[0] == 200
+            file.write_text(new)
+            done = grid.command("reload")
+            assert done.stdout == "changed: token; replacing the proxy\n", done
+            status, headers, body = asked(kept, old)
+            assert (status, headers["connection"]) == (503, "close")
+            assert b"this grid has another PWGRID_TOKEN now: connect again" in body
+            assert [guarded.answer(text)[0] for text in (old, new)] == [401, 101]
+            assert guarded.answer(target=target)[0] == 404
+            is_closed(page)
+            assert raw.goes_on(session)
+        path = f"/v1/leases/{lease['browserId']}"
+        eventually(lambda: guarded.json(path, new)[1]["reason"] == "token revoked", "it has ended")
+        sessions_end_although_their_worker_is_frozen_and_killed(guarded)
+
+
+def sessions_end_although_their_worker_is_frozen_and_killed(guarded: Guarded) -> None:
+    """By its successor, which knows whose they are."""
+    text = tokens.create(guarded.place, "ci", Role.CLIENT, 0, ())[0]
+    with guarded.connect(text) as session:
+        assert session.recv(4096).startswith(b"HTTP/1.1 101 ")
+        assert raw.goes_on(session)
+        (worker,) = (each["pid"] for each in guarded.grid.status()["workers"])
+        os.kill(worker, signal.SIGSTOP)
+        assert guarded.grid.command("token", "revoke", "ci", "--end-sessions").returncode == 0
+        tokens.create(guarded.place, "ci", Role.CLIENT, 0, ())  # of the same name, and another
+        os.kill(worker, signal.SIGKILL)
+        assert b"the grid closed this session: its token was revoked" in raw.read_all(session)
+
+
+def asked(connection: http.client.HTTPConnection, token: str) -> tuple[int, dict[str, str], bytes]:
+    connection.request("GET", "/v1/sessions", headers={"Authorization": f"Bearer {token}"})
+    answer = connection.getresponse()
+    return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+
+
 def test_who_waits_in_line_with_a_token_that_is_revoked_gets_no_slot(guarded: Guarded) -> None:
     text, _ = tokens.create(guarded.place, "waits", Role.CLIENT, 1, ())
     with guarded.connect(text) as first, ThreadPoolExecutor() as threads:
@@ -343,7 +403,16 @@ def test_a_page_that_looks_at_the_grid_ends_with_its_token(guarded: Guarded) -> 
     with guarded.connect(text, "/v1/live") as page:
         assert page.recv(4096).startswith(b"HTTP/1.1 101 ")
         tokens.revoke(guarded.place, "looks")
-        assert raw.read_all(page).endswith(b"\x88\x02\x03\xf4")  # the close frame, 1012: connect again
+        is_closed(page)
+
+
+def is_closed(page: socket.socket) -> None:
+    """Reads up to the close frame, 1012: connect again. uvicorn waits for the page's own then."""
+    said = b""
+    while not said.endswith(b"\x88\x02\x03\xf4"):
+        part = page.recv(65536)
+        assert part, said[-200:]
+        said += part
 
 
 def test_the_command_finds_the_file_by_the_running_grid(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,7 +472,7 @@ def test_no_token_is_in_a_log_a_file_or_a_process_of_the_grid(guarded: Guarded) 
 async def test_a_browser_server_is_told_no_token() -> None:
     from websockets.datastructures import Headers
 
-    from pwgrid.proxy.policy.accept_or_refuse import browser_server_headers
+    from pwgrid.proxy.policy.connect_request import browser_server_headers
 
     given = Headers({"Authorization": f"Bearer {WRONG}", "x-hub-secret": WRONG, "x-playwright-browser": "chromium"})
     assert WRONG not in str(browser_server_headers(given, compression=True))

@@ -18,9 +18,10 @@ import pytest
 
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.master import adoption
-from pwgrid.master.adoption import ChildFileWriter, find_leftovers
-from pwgrid.master.start_new_version import KeptOpen
-from pwgrid.master.workers.all_workers import Workers
+from pwgrid.master.adoption import find_leftovers
+from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.leftovers import KeptOpen
+from pwgrid.master.workers.workers import Workers
 from pwgrid.runtime.browser_process_tree import kill_below
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.directory import RuntimeDir
@@ -59,7 +60,7 @@ class NextMaster:
         self.workers.adopt([state])
         deadline = time.monotonic() + PATIENCE_S
         self.loop.call_at(deadline, lambda: None)
-        while self.workers.records:
+        while self.workers.by_id:
             self.loop.wait()
             assert time.monotonic() < deadline
 

@@ -48,10 +48,9 @@ class Checkout:
     def __init__(self, directory: Path) -> None:
         self.root = directory / "checkout"
         shutil.copytree(ROOT / "tools", self.root / "tools", ignore=shutil.ignore_patterns("__pycache__"))
-        (self.root / "pwgrid").mkdir()
-        (self.root / "pwgrid" / "setup").mkdir()
+        (self.root / "grid" / "pwgrid" / "setup").mkdir(parents=True)
         for name in ("__init__.py", "setup/__init__.py", "setup/packages.py"):  # all that there may be use of
-            shutil.copy(ROOT / "pwgrid" / name, self.root / "pwgrid" / name)
+            shutil.copy(ROOT / "grid" / "pwgrid" / name, self.root / "grid" / "pwgrid" / name)
         (self.root / "pyproject.toml").write_text(PROJECT)
         (self.root / "backend.py").write_text(BACKEND)
         for name in ("bin", "tmp", "packages"):

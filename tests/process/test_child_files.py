@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,9 @@ import structlog
 
 from pwgrid.common import log
 from pwgrid.common.selectors_loop import Loop
-from pwgrid.master.adoption import AGAIN_S, ChildFileWriter
 from pwgrid.master.child import Child
-from pwgrid.runtime.child_files import RETIRING, read_states
+from pwgrid.master.child_files import RETRY_INTERVAL_S, ChildFileWriter
+from pwgrid.runtime.child_files import RETIRING, ChildState, read_states
 from pwgrid.runtime.directory import RuntimeDir
 from tests.support.disk import nothing_can_be_written
 from tests.support.master_config import master_config
@@ -52,6 +53,10 @@ def writer(runtime: RuntimeDir, loop: HandMovedLoop) -> Iterator[ChildFileWriter
     structlog.reset_defaults()
 
 
+def file_of(writer: ChildFileWriter, proxy: Child) -> ChildState:
+    return writer.new_state("proxy", str(proxy.pid), proxy, proxy.create_time)
+
+
 def names(runtime: RuntimeDir) -> list[str]:
     return [state.name for state in read_states(runtime.directory)]
 
@@ -65,13 +70,13 @@ def test_what_there_was_no_room_for_is_written_later(
 ) -> None:
     me = Child(loop, os.getpid(), -1)
     with nothing_can_be_written():
-        writer.service("proxy", me)
+        writer.write(file_of(writer, me))
         assert files(runtime.directory) == []
-        loop.move_to(10.0 + AGAIN_S)
+        loop.move_to(10.0 + RETRY_INTERVAL_S)
         assert files(runtime.directory) == []
-    loop.move_to(10.0 + AGAIN_S * 1.5)
+    loop.move_to(10.0 + RETRY_INTERVAL_S * 1.5)
     assert names(runtime) == []
-    loop.move_to(10.0 + AGAIN_S * 2)
+    loop.move_to(10.0 + RETRY_INTERVAL_S * 2)
     assert names(runtime) == [str(os.getpid())]
     assert loop.scheduler.empty()
 
@@ -80,9 +85,9 @@ def test_who_has_ended_meanwhile_is_not_written_any_more(
     runtime: RuntimeDir, writer: ChildFileWriter, loop: HandMovedLoop
 ) -> None:
     with nothing_can_be_written():
-        writer.service("proxy", Child(loop, os.getpid(), -1))
+        writer.write(file_of(writer, Child(loop, os.getpid(), -1)))
     writer.remove("proxy", str(os.getpid()))
-    loop.move_to(10.0 + AGAIN_S)
+    loop.move_to(10.0 + RETRY_INTERVAL_S)
     assert names(runtime) == []
     assert loop.scheduler.empty()
 
@@ -91,9 +96,9 @@ def test_what_was_written_before_stays_while_there_is_no_room(
     runtime: RuntimeDir, writer: ChildFileWriter, loop: HandMovedLoop
 ) -> None:
     me = Child(loop, os.getpid(), -1)
-    writer.service("proxy", me)
+    writer.write(file_of(writer, me))
     with nothing_can_be_written():
-        writer.service("proxy", me)
+        writer.write(replace(file_of(writer, me), status=RETIRING))
     assert names(runtime) == [str(os.getpid())]
     assert files(runtime.directory) == [f"{os.getpid()}.json"]
 
@@ -102,9 +107,9 @@ def test_a_proxy_that_retires_is_as_old_as_before(
     runtime: RuntimeDir, writer: ChildFileWriter, loop: HandMovedLoop
 ) -> None:
     me = Child(loop, os.getpid(), -1)
-    writer.service("proxy", me)
+    writer.write(file_of(writer, me))
     (listens,) = read_states(runtime.directory)
-    writer.service("proxy", me, status=RETIRING)
+    writer.write(replace(file_of(writer, me), status=RETIRING))
     (retires,) = read_states(runtime.directory)
     assert (listens.status, retires.status) == ("", RETIRING)
     assert listens.forked_at == retires.forked_at

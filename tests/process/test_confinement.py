@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from playwright._impl._driver import compute_driver_executable
 
+from pwgrid.common.restricted_exec import abi
+from pwgrid.installed.browsers import FoundBrowser
 from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.confinement import Confinement, Directories
-from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.launch import LAUNCHER
-from pwgrid.worker.browser.restricted_exec import abi
 from tests.support.grid import WITHOUT_SPARES, eventually, running_grid
 
 pytestmark = pytest.mark.skipif(abi() == 0, reason="this kernel has no Landlock")

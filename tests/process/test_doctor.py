@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from pwgrid.common import restricted_exec
 from pwgrid.settings.model import Settings
 from pwgrid.setup import doctor as module
 from pwgrid.setup.doctor import _confinement as confinement_of
 from pwgrid.setup.doctor import _leftovers as leftovers_of
 from pwgrid.setup.doctor import _room as room_of
 from pwgrid.setup.doctor import _sandbox as sandbox_of
-from pwgrid.worker.browser import restricted_exec
 from tests.conftest import need
 from tests.support.grid import ROOT, free_port
 

@@ -11,7 +11,7 @@ import pytest
 
 from pwgrid.cli.install.installation import Service
 from pwgrid.cli.install.supervisord import rotation
-from pwgrid.common.home_and_shipped_files import resource_dir
+from pwgrid.common.paths import resource_dir
 from tests.support.grid import ROOT
 
 # A master and a child of it: each logs a line whenever it is told to.

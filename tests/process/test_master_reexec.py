@@ -13,12 +13,14 @@ from pathlib import Path
 import orjson
 import pytest
 
-from pwgrid.master.start_new_version import VARIABLE, KeptOpen, kept_open
+from pwgrid.master.leftovers import KeptOpen
+from pwgrid.master.upgrade import VARIABLE, kept_open
 from tests.support.master_grid import PATIENCE_S, MasterGrid
 
 EXECUTES = """
 import os, signal, sys
-from pwgrid.master.start_new_version import KeptOpen, execute
+from pwgrid.master.leftovers import KeptOpen
+from pwgrid.master.upgrade import execute
 from pwgrid.master.signal_queue import SignalQueue
 
 signals = SignalQueue()
@@ -60,7 +62,10 @@ def test_the_service_manager_watches_as_before_where_the_new_code_cannot_be_exec
         manager.settimeout(PATIENCE_S)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         monkeypatch.setenv("WATCHDOG_USEC", "7000000")
-        with MasterGrid(check_argv=["/bin/true"], exec_argv=["/nowhere"]) as grid:
+        loads_once = tmp_path / "loads_once"  # it is gone when the master is to become it
+        loads_once.write_text('#!/bin/sh\nrm "$0"\n')
+        loads_once.chmod(0o755)
+        with MasterGrid(argv=[str(loads_once)]) as grid:
             grid.expect("ready")
             with grid.asking("upgrade", {"force": True}) as operator:
                 assert json.loads(operator.recv(1 << 20))["t"] == "reply"
@@ -86,7 +91,8 @@ def test_what_another_version_kept_is_read_also_where_that_knows_more_or_less(mo
 def test_a_re_execution_that_fails_early_leaves_no_descriptor() -> None:
     code = """
 import os, sys
-from pwgrid.master.start_new_version import KeptOpen, execute
+from pwgrid.master.leftovers import KeptOpen
+from pwgrid.master.upgrade import execute
 from pwgrid.master.signal_queue import SignalQueue
 
 def broken(*_):

@@ -16,12 +16,12 @@ import psutil
 import pytest
 
 from pwgrid import __version__
-from pwgrid.cli import running_parts
-from pwgrid.cli.running_parts import RunningParts
+from pwgrid.installed import running_parts
+from pwgrid.installed.browsers import FoundBrowser
+from pwgrid.installed.running_parts import RunningParts
 from pwgrid.registry import embedded_redis
 from pwgrid.settings.load import load
 from pwgrid.settings.model import NO_POOL
-from pwgrid.worker.browser.find import FoundBrowser
 from tests.support import raw
 from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, processes_marked, running_grid
 from tests.support.terminal import on_terminal

@@ -15,12 +15,12 @@ import pytest
 from pwgrid.common.errors import GridError
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.master import child
-from pwgrid.master.adoption import ChildFileWriter
-from pwgrid.master.config import MasterConfig
+from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.config import Listeners, MasterConfig, Roles
 from pwgrid.master.listener import open_listener
 from pwgrid.master.policy.backoff import Backoff
 from pwgrid.master.proxies import Proxies
-from pwgrid.master.start_new_version import VersionChange
+from pwgrid.master.upgrade import VersionChange
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.directory import RuntimeDir
 from tests.support.master_config import master_config
@@ -80,13 +80,13 @@ def config(tmp_path: Path, said: Path) -> Iterator[MasterConfig]:
         return proxy_role({}, boot)
 
     with open_listener("127.0.0.1", 0) as listener:
-        yield master_config(runtime, listeners=(listener,), run_proxy=run_proxy)
+        yield master_config(runtime, listeners=Listeners((listener,), tuple), roles=Roles(lambda _boot: 0, run_proxy))
 
 
 @pytest.fixture
 def proxies(loop: Loop, config: MasterConfig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxies]:
     monkeypatch.setattr(child, "NO_DEATHS", NEVER_AGAIN)
-    proxies = Proxies(loop, config, ChildFileWriter(loop, config), lambda _name, _data: None)
+    proxies = Proxies(loop, config, ChildFileWriter(loop, config))
     yield proxies
     proxies.kill()
     while proxies.pids():
@@ -134,13 +134,13 @@ def test_what_a_proxy_has_not_heard_is_told_to_the_one_that_is_started_after_it(
 def test_new_code_is_tried_also_where_the_directory_of_the_grid_s_start_has_been_removed(
     loop: Loop, config: MasterConfig, proxies: Proxies, said: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config.check_argv = ["/bin/true"]
+    config.argv = ["/bin/true"]
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
     executed: list[bool] = []
-    workers: Any = SimpleNamespace(records={})
+    workers: Any = SimpleNamespace(by_id={})
     reload: Any = SimpleNamespace(read=lambda: (None, None))
     upgrade = VersionChange(loop, config, workers, proxies, lambda: executed.append(True))
     upgrade.start(reload, force=True)

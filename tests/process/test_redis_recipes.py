@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pwgrid.common.home_and_shipped_files import resource_dir
+from pwgrid.common.paths import resource_dir
 from pwgrid.registry.embedded_redis import find_redis_cli
 from tests.support.grid import Grid, eventually, running_grid
 from tests.support.kill_table_row import workers

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +49,43 @@ def test_a_private_grid_recycles_no_worker_after_a_number_of_sessions() -> None:
     assert [(worker["status"], worker["slots"]) for worker in status["workers"]] == [("available", 70)]
     assert "pwgrid: 61 sessions, " in done.stderr
     assert " 0 cut, " in done.stderr
+
+
+def run_with_a_fake_browser(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "tests.support.fake_grid", "run", "--chromium", "1", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "why"),
+    [
+        ("no-such-command", 127, "No such file or directory"),
+        ("/no/such/command", 127, "No such file or directory"),
+        ("/etc/passwd", 126, "Permission denied"),
+        ("/etc", 126, "Permission denied"),
+    ],
+)
+def test_a_command_that_cannot_be_run_is_refused_before_a_grid_is_started(program: str, code: int, why: str) -> None:
+    done = run_with_a_fake_browser("--", program)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", f"pwgrid: {program}: {why}\n")
+
+
+def test_a_temp_directory_with_a_path_too_long_for_sockets_is_no_obstacle(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 130)
+    long.mkdir()
+    asks = "from pwgrid.cli.ask_grid import find_grid; print(find_grid(None, None).directory)"
+    done = run_with_a_fake_browser("--", sys.executable, "-c", asks, TMPDIR=str(long))
+    assert done.returncode == 0, done.stderr
+    directory = Path(done.stdout.strip())
+    assert directory.parent == Path(f"/tmp/pwgrid-{os.getuid()}")
+    assert not directory.exists()
 
 
 def test_a_terminal_s_ctrl_c_is_not_sent_a_second_time_where_stdin_is_no_terminal() -> None:

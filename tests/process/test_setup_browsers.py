@@ -14,11 +14,11 @@ import pytest
 
 from pwgrid.common.errors import BrowserMissing, GridError
 from pwgrid.common.launch_failure import BrowserLaunchError
+from pwgrid.installed.browsers import OWN_PATHS, SearchPaths, find_browser
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolTable
 from pwgrid.setup import browsers as setup_browsers
 from pwgrid.setup.packages import Host, Steps
-from pwgrid.worker.browser.find import OWN_PATHS, SearchPaths, find_browser
 from tests.support.bare_host import SETTINGS, BareHost
 from tests.support.http_server import serving
 
@@ -31,7 +31,7 @@ SYSTEM_SHELL = "root/usr/lib/chromium/chromium-headless-shell"
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BareHost:
     world = BareHost(tmp_path)
-    monkeypatch.setattr(setup_browsers, "compute_driver_executable", lambda: world.driver)
+    monkeypatch.setattr(setup_browsers, "own_driver", lambda: world.driver)
     return world
 
 
@@ -226,7 +226,7 @@ def test_without_root_missing_libraries_are_a_command_to_run(world: BareHost) ->
     with pytest.raises(GridError) as caught:
         world.setup(["chromium"])
     assert "installing them takes root" in str(caught.value)
-    node = world.driver[0]
+    node = str(world.driver.node)
     assert (
         str(caught.value)
         .splitlines()[-1]

@@ -7,8 +7,8 @@ import pytest
 from playwright.async_api import async_playwright
 
 from pwgrid.common.errors import GridError
+from pwgrid.installed.browsers import SearchPaths
 from pwgrid.setup.ffmpeg import find_ffmpeg
-from pwgrid.worker.browser.find import SearchPaths
 from tests.conftest import need
 from tests.support.bare_host import BareHost
 from tests.support.browsers import fit_browser
@@ -23,7 +23,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BareHost:
     """A host with a browser and without ffmpeg."""
     world = BareHost(tmp_path)
     for module in ("browsers", "ffmpeg"):
-        monkeypatch.setattr(f"pwgrid.setup.{module}.compute_driver_executable", lambda: world.driver)
+        monkeypatch.setattr(f"pwgrid.setup.{module}.own_driver", lambda: world.driver)
     shell = tmp_path / "root/usr/lib/chromium/chromium-headless-shell"
     shell.parent.mkdir(parents=True)
     shell.symlink_to(fit_browser("chromium").executable)

@@ -77,9 +77,9 @@ def test_the_wheel_carries_scripts_and_configuration(wheel: Path) -> None:
         for path in (ROOT / folder).glob(f"*.{suffix}"):
             assert f"pwgrid/_resources/{folder}/{path.name}" in names
     assert {
-        f"pwgrid/worker/browser/{path.name}" for path in (ROOT / "pwgrid" / "worker" / "browser").glob("*.cjs")
+        f"pwgrid/worker/browser/{path.name}" for path in (ROOT / "grid" / "pwgrid" / "worker" / "browser").glob("*.cjs")
     } <= names
-    page = ROOT / "pwgrid" / "proxy" / "dashboard" / "static"
+    page = ROOT / "grid" / "pwgrid" / "proxy" / "dashboard" / "static"
     assert {f"pwgrid/proxy/dashboard/static/{path.name}" for path in page.iterdir()} <= names
 
 

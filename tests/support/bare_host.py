@@ -5,10 +5,11 @@ import shutil
 from pathlib import Path
 
 from pwgrid.common.types import BrowserType
+from pwgrid.installed.browsers import FoundBrowser, SearchPaths
+from pwgrid.installed.driver import Driver
 from pwgrid.settings.model import Settings
 from pwgrid.setup.browsers import setup
 from pwgrid.setup.packages import Host, Steps
-from pwgrid.worker.browser.find import FoundBrowser, SearchPaths
 
 SETTINGS = Settings()
 _TOOLS = ("env", "ln", "mkdir", "sh", "sleep", "touch")
@@ -46,9 +47,9 @@ class BareHost:
         return f"{self.bin}:{self.directory}/tools"
 
     @property
-    def driver(self) -> tuple[str, str]:
-        """What stands for Playwright's compute_driver_executable()."""
-        return str(self.bin / "node"), "cli.js"
+    def driver(self) -> Driver:
+        """What stands for Playwright's own."""
+        return Driver(self.bin / "node", Path("cli.js"))
 
     def command(self, name: str, script: str) -> None:
         """A command that is this shell script. $WORLD is the directory of all."""

@@ -7,9 +7,9 @@ from functools import cache
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
+from pwgrid.installed.browsers import FoundBrowser, SearchPaths, Trial, candidates, remember_trial, trial_of
 from pwgrid.settings.model import Settings
 from pwgrid.setup.browsers import launch_once
-from pwgrid.worker.browser.find import FoundBrowser, SearchPaths, Trial, candidates, remember_trial, trial_of
 
 
 @cache

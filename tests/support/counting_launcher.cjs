@@ -16,4 +16,4 @@ process.on('SIGUSR2', () => {
   console.error(`asked ${++asked} times, listeners: ${[...heard].reduce((sum, each) => sum + each.listenerCount('disconnected'), 0)}`);
 });
 
-require(path.join(__dirname, '../../pwgrid/worker/browser/launcher.cjs'));
+require(path.join(__dirname, '../../grid/pwgrid/worker/browser/launcher.cjs'));

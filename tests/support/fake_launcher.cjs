@@ -12,6 +12,8 @@
 //   FAKE_ACK_DELAY_MS=<n>        handles acknowledged later       FAKE_IGNORE_CLOSE=1       sessions are not closed when told
 //   FAKE_DIE_AFTER=<n>           SIGKILL to itself at session n   FAKE_IGNORE_STOP=1        has to be killed
 //   FAKE_GONE_AFTER=<n>          browser crash at session n       FAKE_TCP_PORT=<n>         serves there too (a direct path)
+//   FAKE_OF_EARLIER_VERSION=1    it cannot ask its browser
+//   FAKE_SICK_BROWSER=<path>     while the file has its pid, its browser answers nothing; that is a sign, and canaries hang
 'use strict';
 
 const fs = require('node:fs');
@@ -31,7 +33,10 @@ const unacknowledged = new Map(); // idx -> `closed` message
 let closedIdx = 0;
 let taken = 0;
 let gone = false;
+const BROWSER_KILLED = { kind: 'browser ended', detail: 'SIGKILL', signal: 'SIGKILL' };
 let ready = null;
+let heardAt = performance.now(); // when its browser has said something
+let isSick = false; // its browser
 
 function say(message) {
   if (process.connected)
@@ -194,7 +199,7 @@ function crash() {
   gone = true;
   for (const session of [...sessions.values()])
     session.end('browser', 'browser crashed', 1011);
-  say({ say: 'gone', reason: 'browser ended (SIGKILL)' });
+  say({ say: 'gone', reason: BROWSER_KILLED });
 }
 
 function stop() {
@@ -235,16 +240,35 @@ function onMessage(message, socket) {
   else if (message.do === 'ack')
     unacknowledged.delete(message.idx);
   else if (message.do === 'ping')
-    say({ say: 'pong', id: message.id });
+    say({ say: 'pong', id: message.id, browserSilentMs: performance.now() - heardAt });
+  else if (message.do === 'ask_browser')
+    whenWell(() => say({ say: 'browser_answered', id: message.id }));
   else if (message.do === 'sync') {
     say({ say: 'live', sessions: [...sessions.keys()], told: told(), ready });
     unacknowledged.forEach(say);
   } else if (message.do === 'canary') {
-    const error = env.FAKE_HANG_CANARY ? 'no context, page and evaluate in time' : env.FAKE_FAIL_CANARY || null;
-    setTimeout(() => say({ say: 'canary', id: message.id, ok: !error, error, ms: 1 }),
-      env.FAKE_HANG_CANARY ? message.timeoutS * 1000 : 0);
+    const error = env.FAKE_HANG_CANARY || isSick ? 'no context, page and evaluate in time' : env.FAKE_FAIL_CANARY || null;
+    const done = why => say({ say: 'canary', id: message.id, ok: !why, error: why, ms: 1 });
+    const timer = setTimeout(done, env.FAKE_HANG_CANARY || isSick ? message.timeoutS * 1000 : 0, error);
+    if (isSick)
+      whenWell(() => { clearTimeout(timer); done(null); });
   } else if (message.do === 'stop')
     stop();
+}
+
+function watchSickness() {
+  const path = env.FAKE_SICK_BROWSER;
+  const was = isSick;
+  isSick = fs.existsSync(path) && fs.readFileSync(path, 'utf8').split(' ').includes(String(process.pid));
+  if (isSick && !was)
+    say({ say: 'sign', what: 'the fake is told to be sick' });
+}
+
+function whenWell(then) {
+  if (isSick)
+    return void setTimeout(whenWell, 10, then);
+  heardAt = performance.now();
+  then();
 }
 
 function serveDirectly(socket) {
@@ -275,7 +299,7 @@ function announce() {
   const { version } = JSON.parse(fs.readFileSync(path.join(options.playwrightCore, 'package.json')));
   ready = {
     say: 'ready', pid: process.pid, browserPid: process.pid, browserVersion: 'fake',
-    playwrightVersion: env.FAKE_VERSION || version, wsPath: '/fake',
+    playwrightVersion: env.FAKE_VERSION || version, wsPath: '/fake', asksBrowser: !env.FAKE_OF_EARLIER_VERSION,
   };
   say(ready);
 }
@@ -299,6 +323,8 @@ process.on('disconnect', () => {
 });
 fs.rmSync(options.socketPath, { force: true });
 net.createServer(serveDirectly).listen(options.socketPath);
+if (env.FAKE_SICK_BROWSER)
+  setInterval(watchSickness, 10);
 if (env.FAKE_TCP_PORT)
   net.createServer({ noDelay: true }, serveDirectly).listen(Number(env.FAKE_TCP_PORT), '127.0.0.1');
 const fails = env.FAKE_FAIL_START && (env.FAKE_FAIL_TYPE || options.browserType) === options.browserType

@@ -1,43 +1,65 @@
-"""The configuration of a master whose roles and callbacks do nothing: each test changes what it is about."""
+"""The configuration of a master whose roles and messages do nothing: each test changes what it is about."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
-from pwgrid.master.adoption import Leftovers
-from pwgrid.master.config import MasterConfig
+from pwgrid.master.config import Listeners, MasterConfig, Roles
+from pwgrid.master.leftovers import Leftovers
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
+from pwgrid.settings.pools import PoolSettings
+
+
+class NoMessages:
+    """Nobody hears how the grid's start goes."""
+
+    count_down: Callable[[str], None] | None = None
+
+    def progress(self, text: str) -> None: ...
+
+    def ready(self, status: dict[str, Any]) -> None: ...
+
+    def not_ready(self, status: dict[str, Any]) -> None: ...
+
+    def stopping(self, text: str) -> None: ...
+
+
+class SameParts:
+    """Stands in for RunningParts: nothing installed ever changes, and no browser is looked for."""
+
+    code = "0"
+    tokens_file: Path | None = None
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def reload(self, _port: int, _scaled_up: Collection[str]) -> tuple[Settings, Callable[[], None]]:
+        return self._settings, lambda: None
+
+    def prepare_pool(self, settings: Settings, pool: PoolSettings) -> None: ...
+
+    def describe(self, _settings: Settings) -> dict[str, Any]:
+        return {}
+
+    def are_installed(self, _settings: Settings) -> bool:
+        return True
 
 
 def master_config(runtime: RuntimeDir, **changes: Any) -> MasterConfig:
-    def do_nothing(*_arguments: object) -> None: ...
-
     settings: Settings = changes.get("settings", Settings())
     inert: dict[str, Any] = {
         "settings": settings,
+        "parts": SameParts(settings),
+        "runtime": runtime,
         "redis_url": "redis://localhost",
         "redis": None,
-        "runtime": runtime,
-        "listeners": (),
-        "open_listeners": tuple,
-        "run_worker": lambda _boot: 0,
-        "run_proxy": lambda _boot: 0,
-        "code": "0",
-        "tokens_file": None,
-        "lifeline_fd": None,
+        "listeners": Listeners((), tuple),
+        "roles": Roles(lambda _boot: 0, lambda _boot: 0),
+        "messages": NoMessages(),
+        "argv": (),
         "leftovers": Leftovers(),
-        "kept_open": None,
-        "reload": lambda _scaled_up: (settings, lambda: None),
-        "describe_settings": lambda _settings: {},
-        "is_up_to_date": lambda _settings: True,
-        "prepare_pool": do_nothing,
-        "check_argv": (),
-        "exec_argv": (),
-        "on_progress": do_nothing,
-        "on_ready": do_nothing,
-        "on_not_ready": do_nothing,
-        "on_stopping": do_nothing,
-        "count_down": None,
     }
     return MasterConfig(**{**inert, **changes})

@@ -2,8 +2,7 @@
 
 The worker role speaks the control link and has a child and a detached grandchild, as a browser server has; no browser.
 `behaviour` says for each pool how its workers are: serve, crash, fail, mute, slow (they go only when told now), leaves.
-`worker_says` is added to the state of each worker, `proxy_says` to the proxy's; `proxy_events` are events of the proxy
-that SIGUSR1 has it send instead of a drain.
+`worker_says` is added to the state of each worker, `proxy_says` to the proxy's.
 SIGUSR1 has a worker count so many sessions that one in a hundred is left to it; SIGUSR2 has it used up.
 """
 
@@ -24,23 +23,25 @@ import psutil
 import uvloop
 
 from pwgrid.common import log as logging
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.tasks import first_of
-from pwgrid.common.types import BrowserType
 from pwgrid.control.child_side import ChildSide
 from pwgrid.control.server import Deferred
 from pwgrid.master import child
+from pwgrid.master.config import Listeners, Roles
 from pwgrid.master.listener import open_listener
 from pwgrid.master.main import Master
 from pwgrid.master.operator_requests import Requests
 from pwgrid.master.workers import clean_up
-from pwgrid.master.workers.all_workers import Workers
+from pwgrid.master.workers.pool import Pool
+from pwgrid.master.workers.workers import Workers
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.embedded_redis import EmbeddedRedis
 from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import SETTINGS, Settings
 from pwgrid.settings.pools import PoolTable
-from tests.support.master_config import master_config
+from tests.support.master_config import NoMessages, master_config
 
 _TREE = """
 import subprocess
@@ -86,7 +87,7 @@ class FakeWorker:
             on_state=lambda _state: None,
             ping_data=self.state,
             lost_threshold_s=boot.settings.worker_lost_threshold,
-            on_lost=lambda: self.on_command("drain", {"reason": "no master"}),
+            on_lost=lambda: self.on_command("drain", {"reason": Reason(WorkerEnd.NO_MASTER).as_data()}),
         )
 
     def state(self) -> dict[str, Any]:
@@ -99,7 +100,10 @@ class FakeWorker:
         if lifetime >= self.boot.settings.max_lifetime_sessions:
             replacement = self.boot.runtime / "replacement"  # what Redis would tell
             self.drain.set_result(
-                {"reason": "lifetime limit", "replacement": replacement.read_text() if replacement.exists() else None}
+                {
+                    "reason": Reason(WorkerEnd.LIFETIME).as_data(),
+                    "replacement": replacement.read_text() if replacement.exists() else None,
+                }
             )
 
     def on_command(self, name: str, data: dict[str, Any]) -> None:
@@ -112,7 +116,7 @@ class FakeWorker:
     async def succeed(self, node_pid: int) -> int:
         """As after the death of another worker process: here without sessions that could go on."""
         say("successor", worker=self.boot.worker_id, pid=os.getpid(), node=node_pid, ipc=self.boot.ipc.fileno())
-        self.control.event("draining", {"reason": "its worker died"})
+        self.control.event("draining", {"reason": Reason(WorkerEnd.TAKEN_OVER).as_data()})
         if self.behaviour == "slow":
             await self.drain
         for process in [*psutil.Process(node_pid).children(recursive=True), psutil.Process(node_pid)]:
@@ -129,7 +133,7 @@ class FakeWorker:
         if self.boot.adopt_node_pid is not None:
             return await self.succeed(self.boot.adopt_node_pid)
         if self.behaviour == "fail":
-            self.control.event("failed", {"reason": "the browser is broken"})
+            self.control.event("failed", {"reason": Reason(WorkerEnd.LAUNCH_FAILED, "the browser is broken").as_data()})
             await self.control.close("failed")
             return 1
         if self.behaviour != "mute":
@@ -169,9 +173,8 @@ class FakeWorker:
 
 
 class FakeProxy:
-    def __init__(self, boot: ProxyArguments, says: dict[str, Any], events: list[tuple[str, dict[str, Any]]]) -> None:
+    def __init__(self, boot: ProxyArguments, says: dict[str, Any]) -> None:
         self.says = says
-        self.events = events or [("drain_asked", {"all": True, "reason": "lifetime"})]
         self.stopped = asyncio.Event()
         self.roster = Roster()
         self.control = ChildSide(
@@ -194,20 +197,13 @@ class FakeProxy:
     def view(self) -> dict[str, Any]:
         return {"ready": self.roster.not_ready() is None, **self.says}
 
-    def send_events(self) -> None:
-        for name, data in self.events:
-            self.control.event(name, data)
-
     def on_command(self, name: str, data: dict[str, Any]) -> None:
         say("proxy_command", name=name, data=data)
         if name == "stop":
             self.stopped.set()
 
     async def run(self) -> int:
-        loop = asyncio.get_running_loop()
         link = asyncio.create_task(self.control.run())
-        # The test's way to make the proxy ask for a drain.
-        loop.add_signal_handler(signal.SIGUSR1, self.send_events)
         self.control.event("listening", {})
         say("listening", pid=os.getpid(), port=self.port)
         await self.stopped.wait()
@@ -246,7 +242,7 @@ def worker_role(spec: dict[str, Any], boot: WorkerArguments) -> int:
 
 def proxy_role(spec: dict[str, Any], boot: ProxyArguments) -> int:
     async def live() -> int:
-        return await FakeProxy(boot, spec.get("proxy_says", {}), spec.get("proxy_events", [])).run()
+        return await FakeProxy(boot, spec.get("proxy_says", {})).run()
 
     return run(live())
 
@@ -281,12 +277,12 @@ def explode_on(browser_type: str) -> None:
     """The master meets a bug when it is to start a worker of this type."""
     start = Workers.start
 
-    def broken(self: Workers, wanted: BrowserType, *, spare: bool = False) -> None:
-        if wanted == browser_type:
+    def broken(self: Workers, pool: Pool, *, spare: bool) -> None:
+        if pool.settings.browser_type == browser_type:
             raise RuntimeError("a bug")
-        start(self, wanted, spare=spare)
+        start(self, pool, spare=spare)
 
-    Workers.start = broken  # type: ignore[assignment, method-assign]
+    Workers.start = broken  # type: ignore[method-assign]
 
 
 def signal_at_end() -> None:
@@ -307,6 +303,19 @@ def break_request(name: str) -> None:
         raise RuntimeError("a bug")
 
     setattr(Requests, name, broken)
+
+
+class SaidMessages(NoMessages):
+    """How the start goes is said to the test."""
+
+    def progress(self, text: str) -> None:
+        say("progress", text=text)
+
+    def ready(self, status: dict[str, Any]) -> None:
+        say("ready", status=status)
+
+    def not_ready(self, status: dict[str, Any]) -> None:
+        say("not_ready", status=status)
 
 
 def main(spec: dict[str, Any]) -> int:
@@ -331,15 +340,11 @@ def main(spec: dict[str, Any]) -> int:
             settings=settings,
             redis_url=spec.get("redis_url", "redis://:secret@127.0.0.1:1/0"),
             redis=redis,
-            listeners=(listener,),
-            run_worker=lambda boot: worker_role(spec, boot),
-            run_proxy=lambda boot: proxy_role(spec, boot),
+            listeners=Listeners((listener,), tuple),
+            roles=Roles(lambda boot: worker_role(spec, boot), lambda boot: proxy_role(spec, boot)),
+            messages=SaidMessages(),
             lifeline_fd=spec.get("lifeline_fd"),
-            check_argv=spec.get("check_argv", ()),
-            exec_argv=spec.get("exec_argv", ()),
-            on_progress=lambda text: say("progress", text=text),
-            on_ready=lambda status: say("ready", status=status),
-            on_not_ready=lambda status: say("not_ready", status=status),
+            argv=spec.get("argv", ()),
         )
         if "kill_s" in spec:
             child.KILL_S = clean_up.KILL_S = spec["kill_s"]  # type: ignore[misc]

@@ -15,12 +15,11 @@ from typing import Any
 import psutil
 
 from pwgrid.common.types import BrowserType
+from pwgrid.installed.browsers import FoundBrowser
 from pwgrid.settings.model import SETTINGS, Settings
-from pwgrid.worker.browser.find import FoundBrowser
 from pwgrid.worker.browser.launch import LAUNCHER, LaunchSpec
-from pwgrid.worker.browser.server import BrowserServer, OnClosed, SessionClosed
-from pwgrid.worker.handoff_server import OfferedClient
-from pwgrid.worker.slots import LiveSession
+from pwgrid.worker.browser.server import BrowserServer, OnClosed
+from pwgrid.worker.holders import LiveSession, OfferedClient, SessionClosed
 from tests.support.browsers import fit_browser
 from tests.support.fake_grid import FAKE_LAUNCHER, launching
 

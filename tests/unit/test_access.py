@@ -1,6 +1,7 @@
 """Who may use the grid, as whom, and who has to wait after wrong tokens."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from websockets.datastructures import Headers
@@ -18,7 +19,7 @@ from pwgrid.proxy.policy.access import (
     Identity,
 )
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.tokens.tokens import NAME, NO_TOKENS, Role, Token, Tokens, make
+from pwgrid.tokens.tokens import NAME, NO_TOKENS, Role, Token, Tokens, make, operators_token_id
 
 CI, CI_TEXT = make("ci", Role.CLIENT, 3, ["appa", "appb"], 0.0)
 OPS, OPS_TEXT = make("ops", Role.OPERATOR, 0, (), 0.0)
@@ -33,7 +34,7 @@ class Clock:
 
 
 def access(
-    token: str = "", tokens: Iterable[Token] | None = (CI, OPS), clock: Clock | None = None, **more: bool
+    token: str = "", tokens: Iterable[Token] | None = (CI, OPS), clock: Clock | None = None, **more: Any
 ) -> Access:
     found = NO_TOKENS if tokens is None else Tokens(tokens)
     return Access(token, tokens=lambda: found, now=clock or Clock(), **more)
@@ -63,7 +64,7 @@ def test_a_token_counts_by_query_bearer_and_hub_secret() -> None:
 
 def test_the_one_token_of_the_settings_is_an_operators_beside_the_others() -> None:
     grid = access("s3cret")
-    assert ask(grid, "s3cret") == Identity(OPERATORS_TOKEN, Role.OPERATOR)
+    assert ask(grid, "s3cret") == Identity(OPERATORS_TOKEN, Role.OPERATOR, token_id=operators_token_id("s3cret"))
     assert ask(grid, CI_TEXT).name == "ci"
     assert ask(access("s3cret", tokens=None), x_hub_secret="s3cret").is_operator
     assert not NAME.fullmatch(OPERATORS_TOKEN)  # no other token can be taken for it
@@ -98,6 +99,42 @@ def test_a_token_is_revoked_only_if_the_grid_would_not_take_it_now() -> None:
         assert grid.revoked(ANYBODY) is None
     open_grid = access(tokens=None)
     assert open_grid.revoked(client) is None
+
+
+def test_a_proxy_that_retires_takes_no_token_that_the_settings_have_no_more() -> None:
+    """It may have clients that wait, kept connections and live views, which still come with the old one."""
+    is_replaced = False
+    grid = access("s3cret", is_token_replaced=lambda: is_replaced)
+    operator, client = ask(grid, "s3cret"), ask(grid, CI_TEXT)
+    assert grid.revoked(operator) is None
+    is_replaced = True
+    refusal = grid.revoked(operator)
+    assert refusal is not None
+    assert (refusal.status, refusal.error) == (401, WRONG_OR_REVOKED)
+    for text in ("s3cret", "the new one", "wrong"):  # it knows no other: another proxy does
+        refusal = refused(grid, text)
+        assert (refusal.status, dict(refusal.headers)["Connection"]) == (503, "close")
+        assert "connect again" in refusal.error
+    assert grid.revoked(client) is None
+    assert ask(grid, CI_TEXT) == client
+    for _ in range(2 * MOST_FAILURES):
+        assert refused(grid, "the new one").status == 503  # no wrong token
+
+
+@pytest.mark.parametrize("token", ["a+b/c==", "a b", "a+b c"])
+def test_a_token_with_a_plus_may_come_as_it_is_in_a_url(token: str) -> None:
+    for text in (token, token.replace("+", " ")):  # what a URL's reader makes of it
+        assert ask(access(token), text).is_operator
+        assert ask(access(token), authorization=f"Bearer {text}").is_operator
+    assert refused(access(token), token[1:]).status == 401
+
+
+def test_the_id_of_the_settings_token_tells_it_from_others_and_does_not_show_it() -> None:
+    ids = [operators_token_id(text) for text in ("s3cret", "s3cret ", "t")]
+    assert len(set(ids)) == 3
+    assert operators_token_id("s3cret") == ids[0]
+    assert not any("s3cret" in each for each in ids)
+    assert operators_token_id("") == ""
 
 
 def test_a_token_may_use_its_own_pools_alone() -> None:

@@ -2,7 +2,7 @@
 another Redis, see tests/process/test_adoption.py; for what an adopted worker says, test_worker_state_machine.py."""
 
 from pwgrid.common.types import ChildKind
-from pwgrid.master.adoption import Leftovers
+from pwgrid.master.leftovers import Leftovers
 from pwgrid.runtime.child_files import RETIRING, ChildState
 
 

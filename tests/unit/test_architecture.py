@@ -21,7 +21,8 @@ def test_the_table_has_at_least_25_behaviours() -> None:
 @pytest.mark.parametrize(("behaviour", "files", "function"), ROWS, ids=[row[0] for row in ROWS])
 def test_a_behaviour_is_where_the_table_says(behaviour: str, files: str, function: str) -> None:
     paths = [
-        ROOT / name if name.startswith("lua/") else ROOT / "pwgrid" / name for name in re.findall("`([^`]+)`", files)
+        ROOT / name if name.startswith("lua/") else ROOT / "grid/pwgrid" / name
+        for name in re.findall("`([^`]+)`", files)
     ]
     assert all(path.is_file() for path in paths), (behaviour, files)
     assert function.strip("`") in set(_definitions(paths[0])), (behaviour, function)

@@ -15,11 +15,11 @@ from pwgrid.cli.calibrate import main as calibration
 from pwgrid.cli.install.make_and_remove import TextFile, make
 from pwgrid.common.atomic_write import rewrite, write_whole
 from pwgrid.common.errors import GridError
+from pwgrid.installed.browsers import SearchPaths, Trial, remember_trial
 from pwgrid.registry.session_updates_until_written import write_spool_file
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.settings.model import Settings
 from pwgrid.tokens.tokens import Role
-from pwgrid.worker.browser.find import SearchPaths, Trial, remember_trial
 from tests.support.disk import nothing_can_be_written
 from tests.unit.test_leases import Worker
 

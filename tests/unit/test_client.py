@@ -80,14 +80,15 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 def test_a_lease_is_for_the_length_of_a_block(hub: Hub) -> None:
-    with borrow("AppA:Chromium:UAT", run="smoke", run_id="7", ttl_s=120, grid=hub.url, token="t") as lease:
+    with borrow("appa:chromium:uat:eu", run="smoke", run_id="7", ttl_s=120, grid=hub.url, token="t") as lease:
         assert (lease.ws_endpoint, lease.browser_type) == (LENT["webSocketEndpoint"], "chromium")
         assert lease.extend(300).expires_at == 200.5
+        assert (lease.label_key, lease.requested_label_key) == ("AppA:Chromium:UAT", "appa:chromium:uat:eu")
     assert hub.asked == [
         (
             "POST",
             "/session/borrow",
-            {"labelKey": "AppA:Chromium:UAT", "runName": "smoke", "runId": "7", "ttlSeconds": 120},
+            {"labelKey": "appa:chromium:uat:eu", "runName": "smoke", "runId": "7", "ttlSeconds": 120},
             "Bearer t",
         ),
         ("PATCH", "/v1/leases/aa-bb", {"ttlSeconds": 300}, "Bearer t"),

@@ -97,7 +97,7 @@ def test_the_documented_exit_codes_are_those_of_the_code() -> None:
 def test_no_command_exits_with_a_figure_of_its_own() -> None:
     """A number that stands in code is in no table: `sys.exit(3)`, `exit_code = 3`."""
     found = []
-    for path in (ROOT / "pwgrid/cli").rglob("*.py"):
+    for path in (ROOT / "grid/pwgrid/cli").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             is_exit = isinstance(node, ast.Call) and ast.unparse(node.func) == "sys.exit"
             found += [f"{path.name}: {ast.unparse(node)}" for each in ast.walk(node) if is_exit and _is_code(each)]

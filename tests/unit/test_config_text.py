@@ -188,8 +188,8 @@ def test_variables_of_others_are_left_alone() -> None:
 
 
 def test_the_variables_of_ours_that_are_no_settings_are_those_of_the_code() -> None:
-    code = {path for pattern in ("*.py", "*.cjs") for path in (ROOT / "pwgrid").rglob(pattern)}
-    code.remove(ROOT / "pwgrid/settings/environment_variables.py")
+    code = {path for pattern in ("*.py", "*.cjs") for path in (ROOT / "grid/pwgrid").rglob(pattern)}
+    code.remove(ROOT / "grid/pwgrid/settings/environment_variables.py")
     in_code, in_docs = named_in(code), named_in({*(ROOT / "docs").glob("*.md"), ROOT / "README.md"})
     assert in_code >= NO_SETTINGS
     assert [*find_strays(in_code | in_docs - {"PWGRID_WORKERS"})] == []  # which docs have as an example of a mistake

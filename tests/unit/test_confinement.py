@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from pwgrid.cli.running_parts import RunningParts, log_warnings
+from pwgrid.common import restricted_exec
 from pwgrid.common.errors import ConfigError, GridError
+from pwgrid.installed import landlock
+from pwgrid.installed.browsers import STOCK_FIREFOX_CHANNEL, FoundBrowser
+from pwgrid.installed.running_parts import RunningParts, log_warnings
 from pwgrid.settings.load import load
 from pwgrid.settings.model import Settings
-from pwgrid.worker.browser import confinement, restricted_exec
+from pwgrid.worker.browser import confinement
 from pwgrid.worker.browser.confinement import Confinement, Directories, identities, replaced
-from pwgrid.worker.browser.find import STOCK_FIREFOX_CHANNEL, FoundBrowser
 from pwgrid.worker.browser.launch import LaunchSpec
 
 SHELL = FoundBrowser("chromium", "/opt/shell/chrome-headless-shell", "", "setting")
@@ -84,12 +86,12 @@ def test_browsers_are_confined_or_refused_file_urls(
 
 def test_a_grid_that_is_to_be_confined_does_not_start_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = load(None, {"CONFINE": "on"}, {})
-    confinement.check(Settings())
+    landlock.check(Settings())
     without_landlock(monkeypatch)
     with pytest.raises(GridError, match=r"CONFINE is on, and this kernel has no Landlock.*set CONFINE=auto"):
         RunningParts(loaded)
-    confinement.check(Settings())
-    confinement.check(Settings(confine="off"))
+    landlock.check(Settings())
+    landlock.check(Settings(confine="off"))
 
 
 @pytest.mark.parametrize(

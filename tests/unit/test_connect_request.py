@@ -14,7 +14,8 @@ from websockets.server import ServerProtocol
 
 from pwgrid.common.label_keys import parse
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.policy.accept_or_refuse import (
+from pwgrid.proxy.policy.access import Access, Address
+from pwgrid.proxy.policy.connect_request import (
     ConnectRequest,
     LeasePath,
     Policy,
@@ -22,7 +23,6 @@ from pwgrid.proxy.policy.accept_or_refuse import (
     decide,
     is_usual_handshake,
 )
-from pwgrid.proxy.policy.access import Access, Address
 from pwgrid.proxy.policy.label_match import OfferedLabels
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import PoolView
@@ -421,7 +421,7 @@ LEASE = "/lease/firefox/0a1b2c3d/0123456789abcdef.s3-cr_et"
 def test_the_endpoint_of_a_lease_is_its_holder_s_right_without_a_token_and_whatever_the_grid_offers() -> None:
     guarded = policy(access=Access(token="t0ken"), pools={}, versions=frozenset({"9.9"}))
     given = headers(FIREFOX_CLIENT, ("user-agent", "Playwright/1.65.1"))
-    assert decided(LEASE, given, guarded) == LeasePath("0a1b2c3d", "0123456789abcdef", "s3-cr_et")
+    assert decided(LEASE, given, guarded) == LeasePath("firefox", "0a1b2c3d", "0123456789abcdef", "s3-cr_et")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from pwgrid.common.errors import Refused, RegistryUnavailable
+from pwgrid.common.redis_faults import FaultKind, RedisFault
 from pwgrid.proxy.ask_master import AskMaster, MasterGone
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures
 from pwgrid.proxy.dashboard import feed as module
@@ -38,13 +39,15 @@ class Registry:
         self.records: dict[str, SessionRecord] = {}
         self.looks = 0
         self.read: list[str] = []
-        self.is_away = False
+        self.is_away = self.is_full = False
         self.kept: list[str] = []
 
     async def samples(self) -> list[str]:
         return list(self.kept)
 
     async def keep_sample(self, sample: str, *, at_most: int, ttl_s: float) -> None:
+        if self.is_full:
+            raise RegistryUnavailable("Redis refused: …", RedisFault(FaultKind.MEMORY_FULL, "OOM full"))
         self.kept = [*self.kept, sample][-at_most:]
 
     async def activity(self) -> Activity:
@@ -100,7 +103,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(grid: Grid) -> Feed:
-    return Feed(grid)  # type: ignore[arg-type]
+    parts: Any = (grid.settings, grid.registry, grid.roster, grid.queue, grid.gateway.figures, grid.master)
+    return Feed(*parts)
 
 
 async def told(page: Page) -> dict[str, Any]:
@@ -309,6 +313,23 @@ async def test_a_redis_that_is_away_is_said_without_its_path() -> None:
         assert (await told(page))["set"]["grid"]["stale"] == []
 
 
+async def test_a_redis_that_takes_no_writes_is_said_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pwgrid.proxy.dashboard.feed.PERIOD_S", 0.01)
+    grid = Grid()
+    feed = made(grid)
+    keeps = asyncio.create_task(feed.keep_history())
+    async with feed.page() as page:
+        await told(page)
+        grid.registry.is_full = True
+        why = "clients are served without Redis: it takes no writes, since its memory is full (OOM full)"
+        while (await told(page))["set"].get("grid", {}).get("stale") != [why]:
+            pass
+        grid.registry.is_full = False
+        while (await told(page))["set"].get("grid", {}).get("stale") != []:
+            pass
+    keeps.cancel()
+
+
 async def test_a_feed_that_ends_sends_its_pages_away() -> None:
     feed = made(Grid())
     async with feed.page() as page:
@@ -320,10 +341,10 @@ async def test_a_fault_of_the_producer_sends_its_pages_away_and_the_next_one_sta
     grid = Grid()
     feed = made(grid)
     async with feed.page() as page:
-        queue, grid.queue = grid.queue, None
+        queue, feed._queue = feed._queue, None  # type: ignore[assignment]
         async with asyncio.timeout(BOUND_S):
             await page.ended.wait()
-    grid.queue = queue
+    feed._queue = queue
     async with feed.page() as page:
         assert (await told(page))["all"] is True
 

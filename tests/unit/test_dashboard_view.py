@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pwgrid.proxy.dashboard.feed import MOST_EVENTS, MOST_SAMPLES, Recent, RecentEvents, Sample
-from pwgrid.proxy.policy.dashboard_tables_and_events import Event, Sources, changes, happened, session_end, view
 from pwgrid.proxy.policy.fair_line import Waiting
+from pwgrid.proxy.policy.page_content import Event, Sources, changes, happened, session_end, view
 from pwgrid.proxy.roster import PoolView, Roster, WorkerView
 from tests.support.state_frames import told_of_pool
 
@@ -18,7 +18,7 @@ STATUS: dict[str, Any] = {
     "workers": [
         {"id": "a", "slots": 5, "lifetime": 7, "memoryMib": 300, "startedAt": 50.0, "drainLeftS": None, "reason": None},
         {"id": "b", "slots": 5, "lifetime": 9, "memoryMib": 200, "startedAt": 60.0, "drainLeftS": 12.3}
-        | {"reason": "memory limit"},
+        | {"reason": "memory limit", "suspect": "no page"},
     ],
     "problems": [],
 }
@@ -61,10 +61,12 @@ def test_a_view_puts_the_master_s_figures_and_the_counters_of_redis_together() -
     assert found["workers"]["a"] == {
         **{"pool": "chromium", "browserType": "chromium", "status": "available", "active": 2, "slots": 5},
         **{"lifetime": 8, "memoryMib": 300, "startedAt": 50.0, "drainUntil": None, "reason": None},
+        "suspect": None,
     }
     assert found["workers"]["b"] == {
         **{"pool": "chromium", "browserType": "chromium", "status": "draining", "active": 1, "slots": 5},
         **{"lifetime": 9, "memoryMib": 200, "startedAt": 60.0, "drainUntil": 1012, "reason": "memory limit"},
+        "suspect": "no page",
     }
     assert found["queue"] == {
         "chromium  smoke": {"pool": "chromium", "run": "smoke", "token": "", "clients": 4},

@@ -78,7 +78,10 @@ def test_what_a_page_says_is_in_a_file_of_ours_is_there() -> None:
     said, wrong = 0, []
     for page in PAGES:
         for name, path in _PART.findall(page.read_text()):
-            root = next((each for each in (ROOT, ROOT / "pwgrid") if (each / path.split("/")[0]).is_dir()), None)
+            root = next(
+                (each for each in (ROOT, ROOT / "grid", ROOT / "grid/pwgrid") if (each / path.split("/")[0]).is_dir()),
+                None,
+            )
             if root is None:  # another project's file
                 continue
             said += 1

@@ -8,7 +8,8 @@ import pytest
 
 from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.worker.drain import Drain, DrainRequest
-from pwgrid.worker.slots import LiveSession, Slots
+from pwgrid.worker.holders import LiveSession
+from pwgrid.worker.slots import Slots
 
 LONG_S = 3600.0
 

@@ -30,6 +30,12 @@ def test_who_is_heard_has_the_whole_time_again() -> None:
     assert over_at(silence) == NOW + 50
 
 
+def test_what_was_heard_before_changes_nothing() -> None:
+    silence = FrozenPeerDetector(30.0, NOW)
+    silence.heard(NOW - 10)
+    assert over_at(silence) == NOW + 30
+
+
 def test_who_looks_late_was_frozen_itself_and_gives_the_whole_time_once_more() -> None:
     silence = FrozenPeerDetector(30.0, NOW)
     woke_at = NOW + 30 + LATE_S + 0.1

@@ -30,6 +30,6 @@ def test_every_phase_of_a_worker_s_process_is_there() -> None:
 
 def test_every_event_that_it_names_is_logged_by_the_code() -> None:
     named = re.findall(r"`([a-z]+(?:_[a-z]+)*)`", " ".join(words("In the log", "event")))
-    code = "".join(path.read_text() for path in (ROOT / "pwgrid").rglob("*.py"))
+    code = "".join(path.read_text() for path in (ROOT / "grid").rglob("*.py"))
     assert len(named) > 30
     assert [name for name in named if f'"{name}"' not in code] == []

@@ -15,7 +15,7 @@ import pytest
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
 from pwgrid.proxy.connect import handoff_link
-from pwgrid.proxy.connect.client_to_worker import MAX_EARLY_BYTES
+from pwgrid.proxy.connect.connect import MAX_EARLY_BYTES
 from pwgrid.proxy.connect.handoff_link import (
     HandoffFailure,
     Handoffs,

@@ -14,8 +14,8 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from pwgrid.worker.handoff_server import HandoffServer, OfferedClient
-from pwgrid.worker.slots import LiveSession
+from pwgrid.worker.handoff_server import HandoffServer
+from pwgrid.worker.holders import LiveSession, OfferedClient
 from tests.support.descriptors import no_descriptor_is_free
 
 BOUND_S = 10.0

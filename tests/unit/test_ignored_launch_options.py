@@ -5,7 +5,7 @@ import json
 import pytest
 from websockets.datastructures import Headers
 
-from pwgrid.proxy.policy.accept_or_refuse import MAX_OPTIONS, ignored_launch_options
+from pwgrid.proxy.policy.connect_request import MAX_OPTIONS, ignored_launch_options
 
 GRID: dict[str, object] = {"headless": True, "chromiumSandbox": False, "args": []}
 

@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 
 import pwgrid
+from pwgrid.common.redis_faults import FaultKind
 
-ROOT = Path(pwgrid.__file__).resolve().parents[1]
+ROOT = Path(pwgrid.__file__).resolve().parents[2]
 OF_OTHERS = {
     "/dev/shm",
     "/run",
@@ -19,8 +20,13 @@ OF_OTHERS = {
 }
 
 
+def test_the_page_has_each_fault_of_a_redis() -> None:
+    page = (ROOT / "docs" / "incidents.md").read_text()
+    assert [kind.name for kind in FaultKind if f"| `{kind.value.text}` |" not in page] == []
+
+
 def test_every_symptom_in_the_page_is_a_text_of_the_code() -> None:
-    sources = (path for suffix in ("py", "cjs", "lua") for path in (ROOT / "pwgrid").rglob(f"*.{suffix}"))
+    sources = (path for suffix in ("py", "cjs", "lua") for path in (ROOT / "grid/pwgrid").rglob(f"*.{suffix}"))
     code = "\n".join(path.read_text() for path in sources)
     rows = [line.split(" | ")[0] for line in (ROOT / "docs" / "incidents.md").read_text().splitlines() if "| " in line]
     quoted = {each for row in rows for each in re.findall(r"`([^`]+)`", row)}

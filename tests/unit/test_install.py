@@ -36,7 +36,7 @@ from pwgrid.cli.install.supervisord import rotation, supervisor_program
 from pwgrid.cli.install.systemd import Systemd, service_unit, socket_unit
 from pwgrid.cli.main import main
 from pwgrid.common.errors import GridError
-from pwgrid.common.home_and_shipped_files import resource_dir
+from pwgrid.common.paths import resource_dir
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolTable
 

@@ -10,12 +10,16 @@ from typing import Any, cast
 
 import pytest
 
+from pwgrid.cli.token import Place, create, revoke
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry.records import lease_of
-from pwgrid.worker.handoff_server import OfferedClient
-from pwgrid.worker.leases import EXPIRED, RETURNED, End, Lease, Leases
+from pwgrid.tokens.file import load
+from pwgrid.tokens.tokens import Role, operators_token_id
+from pwgrid.worker.holders import EXPIRED, RETURNED, End, Lease, LiveSession, OfferedClient
+from pwgrid.worker.leases import MOST_ENDED, TOKEN_LOOK_S, Leases
 from pwgrid.worker.registry_sync import RegistrySync
-from pwgrid.worker.slots import LiveSession, Slots
+from pwgrid.worker.slots import Slots
+from pwgrid.worker.token_check import TokenCheck
 
 LINK, OTHER_LINK = 1, 2
 DISCONNECTED = End("client", "client disconnected")
@@ -30,8 +34,13 @@ class Worker:
         self.slots.status = WorkerStatus.AVAILABLE
         self.done: list[tuple[str, ...]] = []
         self.over = asyncio.Event()
+        self.why_ended: str | None = None
+        self.token = ("", "")
+        """Name and id of the borrower's."""
         self.path = directory / "leases.json"
-        self.leases = Leases(self.slots, self.path, grace_s, cast("RegistrySync", self), self)
+        self.tokens_file = directory / "tokens.json"
+        self.tokens = TokenCheck(self.tokens_file)
+        self.leases = Leases(self.slots, self.path, grace_s, cast("RegistrySync", self), self, self.tokens)
 
     # As its RegistrySync
 
@@ -57,7 +66,7 @@ class Worker:
     def end(self, session_id: str, reason: str) -> None:
         self.done.append(("close", session_id, reason))
 
-    def lease_taken(self) -> None:
+    def slot_taken(self) -> None:
         self.done.append(("taken",))
 
     # What proxies and clients do
@@ -67,9 +76,9 @@ class Worker:
         return answer["refused"]
 
     def take(self, lease_id: str = "l1", link: int = LINK, ttl_s: float = 900.0, secret: str = "s") -> Any:
-        told = {"labels": "AppA:Chromium:UAT", "name": "Smoke 12"}
+        told = {"labels": "AppA:Chromium:UAT", "name": "Smoke 12", "token": self.token[0]}
         says = {"deadline": math.inf, "client": "1.2.3.4:5", "secret": secret, "expiresAt": time.time() + ttl_s}
-        return self.ask("take", lease_id, link, told=told, **says)
+        return self.ask("take", lease_id, link, told=told, tokenId=self.token[1], **says)
 
     def borrow(self, lease_id: str = "l1", ttl_s: float = 900.0) -> None:
         self.keep(lease_id, ttl_s=ttl_s)
@@ -81,13 +90,14 @@ class Worker:
         assert self.ask("keep", lease_id, saysWhenAnswered=True) is None
 
     def connect(self, session_id: str = "l1~1", secret: str = "s", deadline: float = math.inf) -> list[str | None]:
-        """The list gets the answer, when there is one."""
+        """The list gets the answer, when there is one; `why_ended` what that says of a lease that is over."""
         answers: list[str | None] = []
         with socket.socket() as sock:
             session = LiveSession(session_id, "c", lease_id=lease_of(session_id) or "l1")
 
             def answered(said: bytes) -> None:
                 answers.append(json.loads(said)["refused"])
+                self.why_ended = json.loads(said).get("ended")
 
             self.leases.offered(OfferedClient(session, deadline, {}, "", secret, sock, answered))
         return answers
@@ -461,3 +471,177 @@ async def test_a_lease_whose_client_is_back_is_not_ended_by_an_end_of_before(tmp
         waits.append(worker.slots.held["lease:l1"].grace)
     assert worker.connect("l1~3") == [None]
     assert [wait is not None and wait.cancelled() for wait in waits] == [True, True]
+
+
+# The grid stops
+
+
+async def test_a_lease_that_no_client_has_come_with_does_not_hold_up_a_stop(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, grace_s=600.0, slots=9)
+    for lease_id in ("unused", "used", "between"):
+        worker.borrow(lease_id)
+    worker.take("under way")
+    worker.connect("used~1")
+    worker.connect("between~1")
+    worker.leave("between~1")
+    for _ in range(2):
+        worker.leases.grid_stops()
+    assert worker.slots.held.keys() == {"lease:used", "lease:between"}
+    assert [each for each in worker.done if each[0] == "ended"] == [("ended", "unused", "grid", "grid stopped")]
+    assert worker.ask("keep", "under way") == "no such lease"
+    assert worker.take("later") == "draining"
+    assert worker.connect("between~2") == [None]
+    assert (worker.connect("unused~1"), worker.why_ended) == (["no such lease"], "grid stopped")
+    assert [each["id"] for each in json.loads(worker.path.read_text())] == ["used", "between"]
+
+
+async def test_a_lease_whose_first_client_is_not_served_while_the_grid_stops_is_over(worker: Worker) -> None:
+    worker.borrow()
+    worker.connect("l1~1")
+    worker.leases.grid_stops()
+    worker.not_served("l1~1")
+    assert worker.done[-1] == ("ended", "l1", "grid", "grid stopped")
+
+
+async def test_who_comes_with_a_lease_that_has_ended_hears_why_if_it_has_the_secret(worker: Worker) -> None:
+    worker.borrow()
+    assert worker.ask("return") is None
+    for secret, why in (("s", "returned"), ("t", None), ("", None)):
+        assert (worker.connect("l1~1", secret), worker.why_ended) == (["no such lease"], why)
+    for number in range(MOST_ENDED):
+        worker.borrow(f"l{number + 2}")
+        assert worker.ask("return", f"l{number + 2}") is None
+    assert (worker.connect("l1~1"), worker.why_ended) == (["no such lease"], None)
+
+
+# The token that a lease was borrowed with
+
+
+@pytest.fixture
+def guarded(worker: Worker) -> Worker:
+    """Its leases are borrowed with the token ci."""
+    return with_token(worker)
+
+
+def with_token(worker: Worker, name: str = "ci") -> Worker:
+    create(Place(worker.tokens_file), name, Role.CLIENT, 0, ())
+    worker.token = name, next(token.id for token in load(worker.tokens_file).all if token.name == name)
+    return worker
+
+
+def looks(worker: Worker, times: int = 2) -> None:
+    for _ in range(times):
+        worker.leases._look_at_tokens()
+
+
+async def test_a_lease_ends_with_its_token_and_its_client_hears_that_at_once(guarded: Worker) -> None:
+    guarded.borrow()
+    looks(guarded)
+    assert guarded.slots.taken == 1
+    revoke(Place(guarded.tokens_file), "ci")
+    assert (guarded.connect("l1~1"), guarded.why_ended) == (["no such lease"], "token revoked")
+    assert guarded.slots.taken == 1
+    looks(guarded)
+    assert guarded.done[-1] == ("ended", "l1", "grid", "token revoked")
+    assert (guarded.slots.taken, guarded.leases._next_look) == (0, None)
+    assert (guarded.connect("l1~1"), guarded.why_ended) == (["no such lease"], "token revoked")
+
+
+async def test_it_looks_by_itself_as_long_as_there_is_such_a_lease(
+    guarded: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert TOKEN_LOOK_S <= 1
+    monkeypatch.setattr("pwgrid.worker.leases.TOKEN_LOOK_S", 0.01)
+    guarded.borrow()
+    revoke(Place(guarded.tokens_file), "ci")
+    async with asyncio.timeout(BOUND_S):
+        await guarded.over.wait()
+    assert guarded.leases._next_look is None
+
+
+async def test_a_live_session_goes_on_and_is_its_lease_s_last_one(tmp_path: Path) -> None:
+    worker = with_token(Worker(tmp_path, grace_s=600.0))
+    worker.borrow()
+    worker.connect("l1~1")
+    waits = worker.connect("l1~2")
+    revoke(Place(worker.tokens_file), "ci")
+    looks(worker)
+    assert waits == ["no such lease"]
+    assert worker.slots.live.keys() == {"l1~1"}
+    assert worker.connect("l1~3") == ["no such lease"]
+    worker.leave("l1~1")
+    assert worker.done[-1] == ("ended", "l1", "grid", "token revoked")
+    assert worker.slots.taken == 0
+
+
+async def test_a_token_of_the_same_name_is_another_one(guarded: Worker) -> None:
+    guarded.borrow("l1")
+    revoke(Place(guarded.tokens_file), "ci")
+    with_token(guarded)
+    guarded.borrow("l2")
+    looks(guarded)
+    assert guarded.slots.held.keys() == {"lease:l2"}
+
+
+async def test_a_file_that_is_replaced_in_two_steps_ends_no_lease(guarded: Worker) -> None:
+    guarded.borrow()
+    content = guarded.tokens_file.read_bytes()
+    for _ in range(3):
+        guarded.tokens_file.unlink()
+        looks(guarded, 1)
+        guarded.tokens_file.write_bytes(content)
+        looks(guarded, 1)
+    assert guarded.connect("l1~1") == [None]
+    guarded.leave("l1~1", End("grid", "too late"))
+    guarded.tokens_file.unlink()  # for good: so are all its tokens
+    looks(guarded)
+    assert guarded.done[-1] == ("ended", "l1", "grid", "token revoked")
+
+
+async def test_while_the_file_cannot_be_read_no_client_comes_and_no_lease_ends(guarded: Worker) -> None:
+    guarded.borrow()
+    content = guarded.tokens_file.read_bytes()
+    guarded.tokens_file.write_bytes(b"{")
+    assert guarded.connect("l1~1") == ["its token cannot be checked"]
+    looks(guarded, 5)
+    guarded.tokens_file.write_bytes(content)
+    assert guarded.connect("l1~2") == [None]
+
+
+async def test_a_lease_that_was_borrowed_without_a_token_goes_on_when_there_are_some(worker: Worker) -> None:
+    worker.borrow()
+    assert worker.leases._next_look is None
+    create(Place(worker.tokens_file), "ci", Role.CLIENT, 0, ())
+    looks(worker)
+    assert worker.connect("l1~1") == [None]
+
+
+@pytest.mark.parametrize("now", ["", "another"])
+async def test_a_lease_ends_with_the_token_of_the_settings(worker: Worker, now: str) -> None:
+    worker.token = "PWGRID_TOKEN", operators_token_id("s3cret")
+    worker.borrow()
+    looks(worker)  # the master has not told it yet
+    worker.tokens.operators = operators_token_id("s3cret")
+    looks(worker)
+    assert worker.slots.taken == 1
+    worker.tokens.operators = operators_token_id(now)
+    assert worker.connect("l1~1") == ["no such lease"]
+    looks(worker)
+    assert worker.done[-1] == ("ended", "l1", "grid", "token revoked")
+
+
+async def test_a_successor_ends_the_leases_of_a_token_that_was_revoked_without_a_worker(
+    guarded: Worker, tmp_path: Path
+) -> None:
+    guarded.borrow("l1")
+    guarded.borrow("l2")
+    guarded.connect("l2~1")
+    revoke(Place(guarded.tokens_file), "ci")
+    successor = Worker(tmp_path)
+    successor.leases.adopt(frozenset({"l2~1"}))
+    assert successor.leases._next_look is not None
+    assert successor.connect("l1~1") == ["no such lease"]
+    looks(successor)
+    assert successor.done == [("ended", "l1", "grid", "token revoked")]
+    successor.leases.disconnected("l2~1", DISCONNECTED)
+    assert successor.done[-1] == ("ended", "l2", "grid", "token revoked")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, cast
 from unittest import mock
 
@@ -9,6 +10,7 @@ import pytest
 
 from pwgrid.proxy.api import leases
 from pwgrid.proxy.api.leases import GrantedLease, LeaseId, _lent, answered, lend
+from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.select.queue import Ticket
 
 
@@ -35,7 +37,9 @@ async def test_the_worker_hears_whether_the_borrower_was_there_for_the_answer(
     ticket = mock.Mock(spec=Ticket, abandoned=is_gone)
     watch = asyncio.create_task(asyncio.Event().wait())
     lent = GrantedLease(LeaseId("aa", "bb"), "/lease/chromium/aa/bb.s", 0.0, hears_of_answer)
-    await answered(mock.Mock(handoffs=handoffs), lent, ticket, cast("Any", watch))
+    gateway = mock.Mock(handoffs=handoffs)
+    gateway.ask_worker = partial(Gateway.ask_worker, gateway)
+    await answered(gateway, lent, ticket, cast("Any", watch))
     assert handoffs.asked == [("aa", {"do": each, "id": "bb"}) for each in said]
     with pytest.raises(asyncio.CancelledError):
         await watch
@@ -69,6 +73,7 @@ async def test_a_lease_lasts_from_its_slot_on_not_from_the_begin_of_the_wait_for
     monkeypatch.setattr(leases.time, "time", lambda: now[0])
     handoffs = Handoffs()
     gateway = mock.Mock(handoffs=handoffs)
+    gateway.ask_worker = partial(Gateway.ask_worker, gateway)
     gateway.closed.return_value = None
 
     async def a_slot_after_half_a_minute(_ticket: Ticket, _attempt: object) -> str:

@@ -127,7 +127,7 @@ class Viewed:
         monkeypatch.setattr(asyncio, "open_unix_connection", self._open)
         record = SessionRecord.read("0123", {"status": "running", "workerId": "ab"})
         registry = Mock(session=AsyncMock(return_value=record), note_view=AsyncMock())
-        grid = Mock(registry=registry, boot=Mock(runtime=runtime), settings=Mock(live_view=True))
+        grid = Mock(registry=registry, runtime=runtime, settings=Mock(live_view=True))
         self._app = Mock(**{"state.access.check": self._check})
         self._view = dashboard_and_live_view.live_routes(grid).routes[-1].endpoint  # type: ignore[attr-defined]
 

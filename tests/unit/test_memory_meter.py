@@ -11,10 +11,12 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master import memory_meter as memory
 from pwgrid.master.memory_meter import MemoryMeter
 from pwgrid.master.policy.worker_state_machine import Purpose, WorkerLife
+from pwgrid.master.workers.worker import Worker
 from pwgrid.runtime.browser_process_tree import Table, Tree, process_table
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolTable
@@ -35,30 +37,33 @@ class FakeWorkers:
         self.killed: list[tuple[str, str]] = []
         self.marked: list[tuple[str, str]] = []
         self.link = OneLink()
-        self.record = memory_record(started_at, self.link)
-        self.records: dict[str, Any] = {"w": self.record}
+        self.worker = self.make(started_at)
+        self.by_id: dict[str, Any] = {"w": self.worker}
 
     def learn_trees(self) -> Table:
         return process_table()
 
-    def mark(self, record: Any, reason: str) -> None:
-        record.recycle = reason
-        self.marked.append((record.worker_id, reason))
+    def make(self, started_at: float) -> Any:
+        workers = self
 
-    def kill(self, record: Any, reason: str) -> None:
-        record.life.status = WorkerStatus.LOST
-        self.killed.append((record.worker_id, reason))
+        class MeteredWorker(Worker):
+            """Notes what it is told, and does none of it."""
 
+            def mark(self, reason: Reason | None) -> None:
+                self.recycle = reason
+                workers.marked.append((self.worker_id, str(reason)))
 
-def memory_record(started_at: float, link: OneLink) -> Any:
-    from pwgrid.master.workers.one_worker import ManagedWorker
+            def takes_too_much_memory(self, reason: Reason) -> None:
+                self.life.status = WorkerStatus.LOST
+                workers.killed.append((self.worker_id, str(reason)))
 
-    class OneChild:
-        pid = os.getpid()
+        class OneChild:
+            pid = os.getpid()
 
-    life = WorkerLife(Purpose.SERVE, WorkerStatus.AVAILABLE)
-    arguments: tuple[Any, ...] = ("w", "chromium", "chromium", life, OneChild(), Tree(os.getpid(), Path("/nowhere")))
-    return ManagedWorker(*arguments, started_at, "1", link=link, slots=5)  # type: ignore[arg-type]
+        life, tree = WorkerLife(Purpose.SERVE, WorkerStatus.AVAILABLE), Tree(os.getpid(), Path("/nowhere"))
+        pool = SimpleNamespace(name="chromium")
+        arguments: tuple[Any, ...] = (None, "w", pool, "chromium", life, OneChild(), tree)
+        return MeteredWorker(*arguments, started_at, "1", link=self.link, slots=5)  # type: ignore[arg-type]
 
 
 def metered(workers: FakeWorkers, available: int = 100_000, **settings: Any) -> MemoryMeter:
@@ -72,7 +77,7 @@ def test_the_rss_is_told_to_the_worker_when_it_changes() -> None:
     assert meter.tick(100.0) == 105.0
     assert meter.tick(104.9) == 105.0  # not due
     assert [list(state) for state in workers.link.pushed] == [["rssMib"]]
-    assert workers.record.memory.rss_mib == workers.link.pushed[0]["rssMib"] > 10
+    assert workers.worker.memory.rss_mib == workers.link.pushed[0]["rssMib"] > 10
 
 
 @pytest.mark.parametrize(
@@ -100,8 +105,8 @@ def test_without_need_the_metric_is_read_once_in_twelve_samples(
     for sample in range(24):
         now = 100.0 + 5 * sample
         meter.tick(now)
-        expected = workers.record.memory.rss_mib if settings.get("memory_metric") else 17
-        assert workers.record.memory.memory_mib == expected
+        expected = workers.worker.memory.rss_mib if settings.get("memory_metric") else 17
+        assert workers.worker.memory.memory_mib == expected
     assert len(read) == reads
     assert read[:1] == [100.0][:reads]
 
@@ -110,8 +115,8 @@ def test_not_all_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     monkeypatch.setattr(memory, "memory_bytes", lambda _process, _metric: read.append(1) or 17 << 20)
     workers = FakeWorkers()
-    workers.records = {name: memory_record(0.0, workers.link) for name in "abcdefghijklmnopqrst"}
-    for name, record in workers.records.items():
+    workers.by_id = {name: workers.make(0.0) for name in "abcdefghijklmnopqrst"}
+    for name, record in workers.by_id.items():
         record.worker_id = name
     meter = metered(workers)
     counts = []
@@ -121,7 +126,7 @@ def test_not_all_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         read.clear()
     assert max(counts) == 2
     assert sum(counts) == 40
-    assert all(record.memory.memory_mib == 17 for record in workers.records.values())
+    assert all(record.memory.memory_mib == 17 for record in workers.by_id.values())
 
 
 def test_the_peak_is_known_also_between_two_regular_readings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,9 +145,9 @@ def test_over_the_soft_limit_twice_marks_the_worker(metric: str) -> None:
     workers = FakeWorkers()
     meter = metered(workers, max_worker_memory_mib=16, memory_metric=metric)
     meter.tick(100.0)
-    assert workers.record.recycle is None
+    assert workers.worker.recycle is None
     meter.tick(105.0)
-    assert workers.record.recycle.startswith("memory: ")
+    assert workers.worker.recycle.kind is WorkerEnd.MEMORY
     assert workers.killed == []
 
 
@@ -171,7 +176,7 @@ def test_a_host_without_memory_starts_nothing_and_recovers() -> None:
     closed = meter.guard.reason
     assert closed is not None
     assert meter.room() == 0
-    peak_mib = workers.record.memory.memory_mib
+    peak_mib = workers.worker.memory.memory_mib
     assert meter.status_reply() == {
         "availableMib": 100,
         "minAvailableMib": config.settings.min_host_available_mib,
@@ -209,25 +214,25 @@ def test_workers_that_started_since_the_sample_use_up_the_room() -> None:
     meter = metered(workers)
     meter.tick(100.0)
     room = meter.room()
-    workers.records["new"] = memory_record(101.0, workers.link)
+    workers.by_id["new"] = workers.make(101.0)
     assert meter.room() == room - 1
 
 
 def test_workers_that_were_not_measured_yet_do_not_count_as_small_ones() -> None:
     workers = FakeWorkers()
-    workers.records["gone"] = memory_record(0.0, workers.link)
+    workers.by_id["gone"] = workers.make(0.0)
     meter = metered(workers)
     meter.tick(100.0)
     room = meter.room()
-    del workers.records["gone"]
-    workers.records |= {name: memory_record(90.0, workers.link) for name in ("new", "newer")}
+    del workers.by_id["gone"]
+    workers.by_id |= {name: workers.make(90.0) for name in ("new", "newer")}
     meter.tick(101.0)  # the host is looked at without a sample, since a worker has gone
     assert meter.room() == room
 
 
 def test_when_a_worker_has_gone_the_host_is_looked_at_at_once_and_no_worker_is_sampled() -> None:
     workers = FakeWorkers()
-    workers.records["gone"] = memory_record(0.0, workers.link)
+    workers.by_id["gone"] = workers.make(0.0)
     available = [300]
     config = SimpleNamespace(settings=Settings(min_host_available_mib=256))
     meter = MemoryMeter(config, workers, lambda: available[0])  # type: ignore[arg-type]
@@ -236,11 +241,11 @@ def test_when_a_worker_has_gone_the_host_is_looked_at_at_once_and_no_worker_is_s
     available[0] = 100_000
     meter.tick(101.0)
     assert meter.room() == 0
-    samples = workers.record.memory.samples_since
-    del workers.records["gone"]
+    samples = workers.worker.memory.samples_since
+    del workers.by_id["gone"]
     meter.tick(102.0)
     assert meter.room() > 0
-    assert workers.record.memory.samples_since == samples
+    assert workers.worker.memory.samples_since == samples
 
 
 def test_a_worker_is_held_to_the_limits_of_its_pool(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,13 +253,13 @@ def test_a_worker_is_held_to_the_limits_of_its_pool(monkeypatch: pytest.MonkeyPa
     table = PoolTable.model_validate({"name": "small", "browser": "chromium", "max_memory_mib": 16})
     for pool, is_over in (("small", True), ("chromium", False)):
         workers = FakeWorkers()
-        workers.record.pool = pool
+        workers.worker.pool = SimpleNamespace(name=pool)
         meter = metered(workers, pools=(table,), max_worker_memory_mib=1000)
         meter.tick(100.0)
         meter.tick(105.0)
-        assert (workers.record.recycle is not None) is is_over
+        assert (workers.worker.recycle is not None) is is_over
     workers = FakeWorkers()
-    workers.record.pool = "small"
+    workers.worker.pool = SimpleNamespace(name="small")
     hard = table.model_copy(update={"max_memory_mib": None, "max_memory_hard_mib": 16})
     metered(workers, pools=(hard,)).tick(100.0)
     assert workers.killed == [("w", "memory limit")]

@@ -11,6 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pwgrid import __version__
 from pwgrid.common.histogram import Histogram
+from pwgrid.common.reasons import Reason, WorkerEnd
+from pwgrid.common.redis_faults import FaultKind, RedisFault
 from pwgrid.control.frames import MAX_FRAME_BYTES, encode
 from pwgrid.master.policy import event_counts
 from pwgrid.master.policy.event_counts import EventCounts
@@ -40,12 +42,15 @@ def tally() -> EventCounts:
     tally.starts = 4
     tally.launch.observe(0.7)
     tally.drain.observe(20.0)
-    for reason in ("lifetime limit", "lifetime limit", "memory: 900 MiB, the limit is 800 MiB", "shutdown", "SIGTERM"):
-        tally.drains(reason)
-    tally.died("the browser server ended (SIGKILL)")
-    tally.died("chromium did not start: no display")
+    ends = (WorkerEnd.LIFETIME, WorkerEnd.LIFETIME, WorkerEnd.MEMORY, WorkerEnd.SHUTDOWN, WorkerEnd.TERMINATED)
+    for kind in ends:
+        tally.drains(Reason(kind))
+    tally.died(Reason(WorkerEnd.BROWSER_SERVER_ENDED, "SIGKILL", "SIGKILL"))
+    tally.died(Reason(WorkerEnd.LAUNCH_FAILED, "chromium did not start: no display"))
     tally.tried(0.25, is_well=True)
     tally.tried(10.0, is_well=False)
+    for kind, number in {"too long": 2, "client": 1, "news of a later version": 3}.items():
+        tally.server_failed(kind, number)
     return tally
 
 
@@ -73,7 +78,7 @@ def roster() -> Roster:
                     }
                 },
             },
-            "pools": {"chromium": told_of_pool(wanted=2, drainTimeouts=8)},
+            "pools": {"chromium": told_of_pool(wanted=2, drainTimeouts=8, suspect=1)},
             "workers": [
                 {"id": "a", "browserType": "chromium", "status": "available"},
                 {"id": "d", "browserType": "chromium", "status": "draining"},
@@ -142,6 +147,7 @@ def test_every_figure_of_a_grid_that_serves() -> None:
     assert {key: value for key, value in found.items() if key not in buckets} == {
         ("pwgrid_ready",): 1,
         ("pwgrid_redis_up",): 1,
+        ("pwgrid_redis_writable",): 1,
         ("pwgrid_build_info", __version__, platform.python_version()): 1,
         ("pwgrid_active_sessions", *CHROMIUM): 3,
         ("pwgrid_active_sessions", *FIREFOX): 0,
@@ -174,10 +180,11 @@ def test_every_figure_of_a_grid_that_serves() -> None:
         ("pwgrid_workers", *CHROMIUM, "spare"): 0,
         ("pwgrid_workers", *CHROMIUM, "available"): 1,
         ("pwgrid_workers", *CHROMIUM, "draining"): 1,
+        ("pwgrid_workers_suspect", *CHROMIUM): 1,
         ("pwgrid_drain_timeouts_total", *CHROMIUM): 8,
         ("pwgrid_worker_starts_total", *CHROMIUM): 4,
-        **{("pwgrid_worker_recycles_total", *CHROMIUM, each): 0 for each in event_counts.RECYCLES.values()},
-        **{("pwgrid_worker_deaths_total", *CHROMIUM, each, "none"): 0 for each in (*event_counts.DEATHS, "other")},
+        **{("pwgrid_worker_recycles_total", *CHROMIUM, each): 0 for each in event_counts.RECYCLES},
+        **{("pwgrid_worker_deaths_total", *CHROMIUM, each, "none"): 0 for each in event_counts.DEATHS},
         ("pwgrid_worker_recycles_total", *CHROMIUM, "lifetime"): 2,
         ("pwgrid_worker_recycles_total", *CHROMIUM, "memory"): 1,
         ("pwgrid_worker_deaths_total", *CHROMIUM, "browser server ended", "SIGKILL"): 1,
@@ -190,6 +197,10 @@ def test_every_figure_of_a_grid_that_serves() -> None:
         ("pwgrid_canary_first_page_seconds_count", *CHROMIUM): 1,
         ("pwgrid_canary_first_page_seconds_sum", *CHROMIUM): 0.25,
         ("pwgrid_canary_failures_total", *CHROMIUM): 1,
+        ("pwgrid_browser_server_errors_total", *CHROMIUM, "message too long"): 2,
+        ("pwgrid_browser_server_errors_total", *CHROMIUM, "browser connection"): 0,
+        ("pwgrid_browser_server_errors_total", *CHROMIUM, "session"): 1,
+        ("pwgrid_browser_server_errors_total", *CHROMIUM, "other"): 3,
         ("pwgrid_pool_memory_bytes", *CHROMIUM): 7 * MIB,
         ("pwgrid_largest_worker_memory_bytes", *CHROMIUM): 4 * MIB,
         ("pwgrid_host_memory_available_bytes",): 3 * MIB,
@@ -249,7 +260,9 @@ def test_a_grid_that_knows_nothing_yet_is_not_ready() -> None:
 
 def test_while_redis_is_away_what_it_holds_is_missing_and_the_rest_is_there() -> None:
     there, away = read(scrape()), read(scrape(found=None))
-    assert away["pwgrid_redis_up",] == 0
+    full = read(scrape(found=RegistrySnapshot({}, {}, {}, {}, 0, write_fault=RedisFault(FaultKind.MEMORY_FULL))))
+    assert (full["pwgrid_redis_up",], full["pwgrid_redis_writable",]) == (1, 0)
+    assert (there["pwgrid_redis_writable",], away["pwgrid_redis_up",], away["pwgrid_redis_writable",]) == (1, 0, 0)
     from_redis = {each.name for each in metrics.ALL if each.source is metrics.Source.REDIS}
     gone = {key[0] for key in there.keys() - away.keys()}
     assert {re.sub("_(total|bucket|count|sum)$", "", name) for name in gone} == from_redis - {
@@ -301,45 +314,32 @@ def test_the_page_is_made_from_the_table() -> None:
 @pytest.mark.parametrize(
     ("reason", "found"),
     [
-        ("worker ended with SIGKILL", ("worker ended", "SIGKILL")),
-        ("worker ended with code 1", ("worker ended", "none")),
-        ("worker ended with an unknown code", ("worker ended", "none")),
-        ("silent for 9 s", ("silent", "none")),
-        ("not available 45 s after its start", ("late", "none")),
-        ("memory limit", ("memory limit", "none")),
-        ("browser server hung", ("browser server hung", "none")),
-        ("browser server lost (SIGKILL)", ("browser server ended", "SIGKILL")),
-        ("the browser server ended (exit 1)", ("browser server ended", "none")),
-        ("browser ended (exit 1)", ("browser ended", "none")),
-        ("browser ended (SIGSEGV)", ("browser ended", "SIGSEGV")),
-        ("firefox did not start: worker ended with SIGSEGV", ("launch failed", "SIGSEGV")),
-        ("cannot start a worker: Resource temporarily unavailable", ("not forked", "none")),
-        ("no Redis at redis://localhost within 5 s (5 attempts): refused", ("no Redis", "none")),
-        ("its dog ate SIGHOMEWORK", ("other", "other")),
-        ("", ("other", "none")),
+        (Reason(WorkerEnd.WORKER_ENDED, "SIGKILL", "SIGKILL"), ("worker ended", "SIGKILL")),
+        (Reason(WorkerEnd.WORKER_ENDED, "code 1"), ("worker ended", "none")),
+        (Reason(WorkerEnd.LAUNCH_FAILED, "firefox did not start", "SIGSEGV"), ("launch failed", "SIGSEGV")),
+        (Reason(WorkerEnd.BROWSER_ENDED, "signal 35", "signal 35"), ("browser ended", "other")),
+        (Reason(WorkerEnd.SILENT, "9 s"), ("silent", "none")),
+        (Reason(WorkerEnd.SHUTDOWN, note="did not end in time, killed"), ("other", "none")),
     ],
 )
-def test_what_befell_a_worker_is_one_of_a_closed_set(reason: str, found: tuple[str, str]) -> None:
-    assert event_counts.death_class(reason) == found
+def test_what_befell_a_worker_is_one_of_a_closed_set(reason: Reason, found: tuple[str, str]) -> None:
+    counts = event_counts.EventCounts()
+    counts.died(reason)
+    assert [death for *death, count in counts.as_data()["deaths"] if count] == [[*found]]
 
 
-@pytest.mark.parametrize(
-    ("reason", "found"),
-    [
-        ("lifetime limit", "lifetime"),
-        ("memory: 900 MiB, the limit is 800 MiB", "memory"),
-        ("age: older than 3600 s", "age"),
-        ("canary failed: no page within 10 s", "canary"),
-        ("configuration", "configuration"),
-        ("upgrade", "upgrade"),
-        ("operator", "operator"),
-        ("asked over Redis", "operator"),
-        ("scaled down", None),
-        ("spare", None),
-        ("shutdown", None),
-        ("browser ended (SIGSEGV)", None),
-        ("no master for too long", None),
-    ],
-)
-def test_why_a_worker_is_replaced_is_one_of_a_closed_set(reason: str, found: str | None) -> None:
-    assert event_counts.recycle_class(reason) == found
+def test_what_befell_a_worker_is_told_by_no_word_of_its_sentence() -> None:
+    counts = event_counts.EventCounts()
+    counts.died(Reason(WorkerEnd.OTHER, "silent for 9 s: worker ended with SIGKILL: memory limit"))
+    counts.drains(Reason(WorkerEnd.NOT_SAID, "lifetime limit"))
+    assert [death for *death, count in counts.as_data()["deaths"] if count] == [["other", "none"]]
+    assert not any(counts.as_data()["recycles"].values())
+
+
+def test_only_a_replacement_counts_as_one() -> None:
+    for kind in WorkerEnd:
+        counts = event_counts.EventCounts()
+        counts.drains(Reason(kind))
+        assert [name for name, count in counts.as_data()["recycles"].items() if count] == (
+            [kind.value] if kind in event_counts.RECYCLES else []
+        )

@@ -115,7 +115,8 @@ def looks_like(*workers: dict[str, Any], proxy: int = 20, replacing: bool = Fals
         "version": "2",
         "proxy": {"pid": proxy, "beingReplaced": replacing},
         "workers": [
-            {"active": 0, "pid": 1, "status": "available", "drainLeftS": None, "reason": None} | worker
+            {"active": 0, "pid": 1, "status": "available", "drainLeftS": None, "reason": None, "reasonKind": None}
+            | worker
             for worker in workers
         ],
         "pools": [{"name": "chromium", "reason": reason}],
@@ -123,7 +124,8 @@ def looks_like(*workers: dict[str, Any], proxy: int = 20, replacing: bool = Fals
 
 
 A, B, NEW = {"id": "a"}, {"id": "b"}, {"id": "new"}
-MARKED = {"reason": "upgrade"}
+UNMARKED = {"reason": None, "reasonKind": None}
+MARKED = {"reason": "upgrade", "reasonKind": "upgrade"}
 
 
 def change(monkeypatch: pytest.MonkeyPatch, *looks: dict[str, Any]) -> tuple[str, list[str]]:

@@ -2,48 +2,54 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.worker_state_machine import Purpose, WorkerLife
-from pwgrid.master.reload import Reload
+from pwgrid.master.reload import CONFIGURATION, UPGRADE, Reload
+
+MEMORY = Reason(WorkerEnd.MEMORY, "9 MiB, the limit is 8 MiB")
 
 
-def marked(settings: str, code: str, recycle: str | None, status: WorkerStatus = WorkerStatus.AVAILABLE) -> str | None:
+def marked(
+    settings: str, code: str, recycle: Reason | None, status: WorkerStatus = WorkerStatus.AVAILABLE
+) -> Reason | None:
     """The mark of a worker that was forked with these settings and this code, where both should be `new`."""
     life = WorkerLife(Purpose.SERVE, status)
-    record = SimpleNamespace(worker_id="w", pool="p", settings=settings, code=code, recycle=recycle, life=life)
+    pool = SimpleNamespace(is_removed=False, settings=None)
+    worker = SimpleNamespace(worker_id="w", pool=pool, settings=settings, code=code, recycle=recycle, life=life)
+    worker.mark = partial(setattr, worker, "recycle")
     stand_in: Any = SimpleNamespace(
         timer=lambda _callback: None,
-        code="new",
+        parts=SimpleNamespace(code="new"),
         settings_of_pool=lambda _settings: "new",
-        records={"w": record},
-        pools={"p": SimpleNamespace(is_removed=False, settings=None)},
-        mark=lambda each, reason: setattr(each, "recycle", reason),
+        by_id={"w": worker},
     )
     found = Reload(stand_in, stand_in, stand_in, stand_in, stand_in).recycle_outdated()
     assert found == (["w"] if life.is_capacity and (settings, code) != ("new", "new") else [])
-    return record.recycle
+    return worker.recycle
 
 
 @pytest.mark.parametrize(
     ("settings", "code", "before", "after"),
     [
         ("new", "new", None, None),
-        ("old", "new", None, "configuration"),
-        ("new", "old", None, "upgrade"),
-        ("old", "old", None, "configuration"),
-        ("new", "new", "configuration", None),  # changed back before its turn came
-        ("new", "old", "configuration", "upgrade"),  # changed back, but it is of the code before
-        ("old", "new", "memory: 9 MiB, the limit is 8 MiB", "memory: 9 MiB, the limit is 8 MiB"),
-        ("new", "new", "upgrade", "upgrade"),  # by force, or for another browser
+        ("old", "new", None, CONFIGURATION),
+        ("new", "old", None, UPGRADE),
+        ("old", "old", None, CONFIGURATION),
+        ("new", "new", CONFIGURATION, None),  # changed back before its turn came
+        ("new", "old", CONFIGURATION, UPGRADE),  # changed back, but it is of the code before
+        ("old", "new", MEMORY, MEMORY),
+        ("new", "new", UPGRADE, UPGRADE),  # by force, or for another browser
     ],
 )
 def test_a_worker_is_marked_for_what_is_outdated_of_it_now(
-    settings: str, code: str, before: str | None, after: str | None
+    settings: str, code: str, before: Reason | None, after: Reason | None
 ) -> None:
     assert marked(settings, code, before) == after
 

@@ -1,6 +1,7 @@
 """Pools as configured: tables, POOL_CONFIG, the short form, and what each pool is with the global settings."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +13,13 @@ from pwgrid.cli.main import main
 from pwgrid.common import label_keys
 from pwgrid.common.errors import BrowserMissing, ConfigError
 from pwgrid.control.frames import MAX_FRAME_BYTES, encode
+from pwgrid.installed.browsers import SearchPaths, find_for_pool
 from pwgrid.master.workers.pool import Pool
 from pwgrid.settings import load as config
 from pwgrid.settings.load import Loaded, load
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import name_of_label, read_pool_config
 from pwgrid.settings.show_with_sources import described, show
-from pwgrid.worker.browser.find import SearchPaths, find_for_pool
 from pwgrid.worker.browser.launch import LaunchSpec
 
 
@@ -278,9 +279,10 @@ def test_the_most_pools_that_there_may_be_fit_into_a_frame() -> None:
 
 
 def test_a_pool_counts_its_own_workers_alone() -> None:
-    records: Any = {id: SimpleNamespace(pool=pool) for id, pool in (("a", "chromium"), ("b", "a pool that is no more"))}
-    pool = Pool(Settings().pools_wanted()["chromium"], 0.0, records)
-    assert pool.records == [records["a"]]
+    workers: dict[str, Any] = {}
+    pools = [Pool(each, 0.0, workers) for each in Settings(firefox_workers=1).pools_wanted().values()]
+    workers["a"], workers["b"] = (SimpleNamespace(pool=pool) for pool in pools[:2])
+    assert [pool.members for pool in pools[:2]] == [[workers["a"]], [workers["b"]]]
 
 
 def test_what_changes_a_pool_changes_what_its_workers_are_told_apart_by(read: Any) -> None:
@@ -311,8 +313,11 @@ def test_a_browser_server_is_launched_with_what_its_pool_says(read: Any, tmp_pat
     spec = LaunchSpec(settings.of_pool(mine), mine, browser, tmp_path)
     options = json.loads(spec.options(tmp_path))
     assert (options["channel"], options["executablePath"], options["headless"]) == ("chrome", str(chrome), False)
-    assert (options["slots"], options["args"], spec.environment()["TZ"]) == (2, ["--global"], "UTC")
+    assert (options["slots"], spec.environment()["TZ"]) == (2, "UTC")
     assert options["proxy"] == {"server": "http://proxy:1", "username": "me", "password": "p"}
+    assert options["args"] == ["--global", "--disable-gpu-process-crash-limit"]  # for those who share it
+    alone = settings.of_pool(mine).model_copy(update={"max_concurrent_sessions": 1})
+    assert json.loads(replace(spec, settings=alone).options(tmp_path))["args"] == ["--global"]
 
 
 @pytest.mark.parametrize(("browser", "channel"), [("chromium", "chromium-tip-of-tree"), ("firefox", "msedge")])

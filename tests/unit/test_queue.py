@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from pwgrid.common.types import BrowserType
+from pwgrid.proxy.connect.connect import ConnectingClient
 from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, line_full
 from pwgrid.proxy.select.queue import ClientGone, Queue, Ticket
 from pwgrid.settings.model import Settings
@@ -490,3 +491,13 @@ async def test_one_token_that_has_what_it_may_keeps_no_other_back() -> None:
     queue.abandon(full)
     with pytest.raises(ClientGone):
         await of_token
+
+
+async def test_a_client_whose_token_was_revoked_behind_its_selection_is_offered_to_nobody() -> None:
+    """Its proxy may have been frozen between both."""
+    revoked = Refusal(401, "revoked")
+    ticket = Ticket("s", "chromium", "chromium", None, "c", 0.0, refusal=lambda: revoked)
+    client = ConnectingClient.__new__(ConnectingClient)  # owns nothing yet: an offer would fail
+    with pytest.raises(Refusal) as caught:
+        await client._offer_if_allowed("w", ticket, {})
+    assert caught.value is revoked

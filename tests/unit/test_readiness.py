@@ -6,6 +6,7 @@ from pwgrid.common.readiness import PoolFigures, why_not_ready
 from pwgrid.common.types import BrowserType
 
 FULL, PART, NONE = PoolFigures(2, 2, None), PoolFigures(2, 1, None), PoolFigures(2, 0, None)
+SUSPECT, PART_SUSPECT = PoolFigures(2, 2, None, suspect=2), PoolFigures(2, 2, None, suspect=1)
 BROKEN, UNWANTED = PoolFigures(1, 0, "firefox did not start: no display"), PoolFigures(0, 0, None)
 
 
@@ -14,6 +15,11 @@ BROKEN, UNWANTED = PoolFigures(1, 0, "firefox did not start: no display"), PoolF
     [
         (FULL, UNWANTED, True, None),
         (PART, UNWANTED, True, None),
+        (PART_SUSPECT, UNWANTED, True, None),
+        (
+            *(SUSPECT, UNWANTED, True),
+            "no chromium worker takes clients now: the browser of each may be sick, and is being tried",
+        ),
         (FULL, UNWANTED, False, "the grid is starting: 2 of 2 chromium workers are available"),
         (PART, BROKEN, True, "no firefox worker is available: firefox did not start: no display"),
         (PART, BROKEN, False, "no firefox worker is available: firefox did not start: no display"),

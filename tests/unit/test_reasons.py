@@ -18,7 +18,7 @@ def test_the_docs_name_every_reason_and_no_other() -> None:
 
 
 def test_what_the_launcher_says_is_in_the_table() -> None:
-    folder = ROOT / "pwgrid/worker/browser"
+    folder = ROOT / "grid/pwgrid/worker/browser"
     text = (folder / "launcher.cjs").read_text() + (folder / "session.cjs").read_text()
     said = set(re.findall(r"(?:end|endAll|refuse)\('\w+', '([^']+)'", text)) | set(
         re.findall(r"reason = '([^']+)'", text)

@@ -3,6 +3,7 @@
 import pytest
 
 from pwgrid.proxy.api import models
+from pwgrid.proxy.roster import Roster
 from pwgrid.registry import records
 from pwgrid.registry.records import SessionRecord, WorkerRecord
 
@@ -27,7 +28,7 @@ def test_what_is_no_figure_is_0_and_can_be_answered(value: str) -> None:
     assert found.active == found.lifetime == found.outcomes == {"chromium:a": 0}
     assert (found.counter_repairs, found.taken_back, found.leases) == (0, {"failed": 0}, {"failed": 0})
     assert found.leases_taken_back == {"failed": 0}
-    for answer in (models.Workers.of(found, with_endpoints=True), models.Session.of(session)):
+    for answer in (models.Workers.of(found, Roster(), with_endpoints=True), models.Session.of(session)):
         assert type(answer).model_validate_json(answer.model_dump_json()) == answer
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.master.policy.memory_limits import (
     Footprint,
     expires_at,
@@ -30,7 +31,7 @@ def walk(limits: Settings, *samples: tuple[int, int | None]) -> Footprint:
     return memory
 
 
-def reason(limits: Settings, memory: Footprint, age_s: float = 0.0) -> str | None:
+def reason(limits: Settings, memory: Footprint, age_s: float = 0.0) -> Reason | None:
     return recycle_reason(limits, 100.0, memory, 100.0 + age_s)
 
 
@@ -54,14 +55,18 @@ def test_two_samples_running_over_the_soft_limit_recycle(
 
 
 def test_the_reason_names_the_figure_and_the_limit() -> None:
-    assert reason(SOFT, walk(SOFT, (1500, 1100), (1600, 1234))) == "memory: 1234 MiB, the limit is 1000 MiB"
+    found = reason(SOFT, walk(SOFT, (1500, 1100), (1600, 1234)))
+    assert found == Reason(WorkerEnd.MEMORY, "1234 MiB, the limit is 1000 MiB")
+    assert str(found) == "memory: 1234 MiB, the limit is 1000 MiB"
 
 
 def test_a_worker_that_is_too_old_is_recycled_and_memory_comes_first() -> None:
     limits = Settings.model_construct(max_worker_memory_mib=1000, max_worker_age=60.0)
     assert reason(limits, Footprint(), 59.9) is None
-    assert reason(limits, Footprint(), 60.0) == "age: older than 60 s"
-    assert str(reason(limits, walk(limits, (1500, 1100), (1500, 1100)), 60.0)).startswith("memory")
+    assert reason(limits, Footprint(), 60.0) == Reason(WorkerEnd.AGE, "older than 60 s")
+    both = reason(limits, walk(limits, (1500, 1100), (1500, 1100)), 60.0)
+    assert both is not None
+    assert both.kind is WorkerEnd.MEMORY
 
 
 def test_without_limits_nothing_is_recycled_killed_or_read() -> None:

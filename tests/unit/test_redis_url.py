@@ -53,6 +53,8 @@ def test_a_good_url_is_shown_without_its_secrets(url: str, where: str) -> None:
         (f"redis://:{SECRET}@h?db=x", "must have a number as db"),
         (f"redis://:{SECRET}@h?{SECRET}=1", "may have no other options behind its ? than db"),
         (f"rediss://:{SECRET}@h?ssl_cert_reqs=maybe", "must say none, optional or required as ssl_cert_reqs"),
+        (f"rediss://:{SECRET}@h?ssl_ca_certs=ca.pem", "must have absolute paths as ssl_ca_certs, ssl_certfile"),
+        (f"rediss://:{SECRET}@h?ssl_keyfile=", "must have absolute paths as ssl_ca_certs, ssl_certfile, ssl_keyfile"),
         # Passwords that are not quoted
         (f"redis://:{SECRET}/@h", "with a / of the password as %2F, an @ as %40 …"),
         (f"redis://:{SECRET}?@h", "with a / of the password as %2F, an @ as %40 …"),

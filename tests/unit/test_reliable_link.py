@@ -240,6 +240,16 @@ def test_a_ping_is_answered_and_carries_the_state() -> None:
     assert wire.master.next_packet() == encode({"t": "pong", "ts": 4.5})
 
 
+def test_a_ping_that_waits_brings_back_no_older_state() -> None:
+    wire = open_wire()
+    wire.child.ping(4.5, {"ready": False})
+    wire.child.state({"ready": True})
+    wire.write()
+    told = [wire.master.receive(packet) for packet in wire.to_master]
+    assert told[-1] == {"t": "state", "data": {"ready": True}}
+    assert wire.master.next_packet() == encode({"t": "pong", "ts": 4.5})
+
+
 def test_a_closed_link_is_never_resumed() -> None:
     wire = open_wire()
     wire.child.send("stopped", {"n": 9})

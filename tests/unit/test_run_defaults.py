@@ -69,6 +69,18 @@ def test_browsers_of_a_private_grid_read_what_is_where_the_command_runs(
     assert readable_paths(settings) == ["/srv/pages"]
 
 
+def test_a_private_grid_finds_place_where_the_temp_directory_has_too_long_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "runtime_dir" not in private_settings(load(None, {}, {}))
+    long = tmp_path / ("x" * 130)
+    long.mkdir()
+    monkeypatch.setenv("TMPDIR", str(long))
+    values = as_environment(private_settings(load(None, {}, {})))
+    assert values["PWGRID_RUNTIME_DIR"] == f"/tmp/pwgrid-{os.getuid()}"
+    assert "runtime_dir" not in private_settings(load(None, {"PWGRID_RUNTIME_DIR": "/somewhere"}, {}))
+
+
 def test_what_somebody_has_set_stays() -> None:
     assert private_settings(load(None, SERVERS_OWN, {})) == {}
     assert "max_concurrent_sessions" not in private_settings(load(None, {}, {"max_concurrent_sessions": 2}))

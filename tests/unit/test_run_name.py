@@ -2,7 +2,7 @@
 
 import pytest
 
-from pwgrid.proxy.policy.accept_or_refuse import NAME_RULE, run_name
+from pwgrid.proxy.policy.connect_request import NAME_RULE, run_name
 from pwgrid.proxy.policy.refusal import Refusal
 
 

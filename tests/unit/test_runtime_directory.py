@@ -18,8 +18,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from pwgrid.common.errors import AlreadyRunning
+from pwgrid.registry.records import SessionRecord, WorkerRecord, worker_of
 from pwgrid.runtime import directory
-from pwgrid.runtime.directory import MAX_SOCKET_PATH_BYTES, RuntimeDir, RuntimeDirError, base_dir, default_base
+from pwgrid.runtime.directory import (
+    MAX_SOCKET_PATH_BYTES,
+    RuntimeDir,
+    RuntimeDirError,
+    base_dir,
+    default_base,
+    worker_dir,
+)
 from pwgrid.runtime.find_grids import find_running
 from pwgrid.runtime.process_identity import create_time
 from tests.support.disk import nothing_can_be_written
@@ -49,6 +57,29 @@ def test_everything_is_private_and_everything_goes_at_the_end(base: Path) -> Non
         assert [mode(path) for path in paths] == [0o700] * 5
         assert mode(runtime.directory / "lock") == 0o600
     assert not base.exists()
+
+
+NO_IDS = ["", ".", "..", "../../evil", "a/b", "/etc", "a\0", "a.b", "-a", "a\n", " a", "a,b", "ü", "a" * 65]
+"""What whoever can write to Redis might call a worker."""
+
+
+@pytest.mark.parametrize("text", NO_IDS)
+def test_what_is_no_worker_s_id_becomes_part_of_no_path(base: Path, text: str) -> None:
+    with pytest.raises(ValueError, match="is no worker's id"):
+        worker_dir(base, text)
+    with RuntimeDir.create(str(base), 8080).locked("") as runtime:
+        for use in (runtime.make_worker_dir, runtime.remove_worker_dir):
+            with pytest.raises(ValueError, match="is no worker's id"):
+                use(text)
+    assert WorkerRecord.read(f"chromium:{text}", {}).worker_id == ""
+    assert SessionRecord.read("s", {"workerId": text}).worker_id == ""
+    assert worker_of(f"ws://host:8080/playwright/chromium/{text}.secret") in ("", "a", "b", "etc", "evil")
+
+
+@pytest.mark.parametrize("text", ["a1b2c3d4", "w1", "pod-7_x", "A"])
+def test_a_worker_s_directory_is_named_by_its_id(base: Path, text: str) -> None:
+    assert worker_dir(base, text) == base / "w" / text
+    assert worker_of(f"ws://host:8080/playwright/chromium/{text}.secret") == text
 
 
 def test_a_base_that_was_there_before_stays(base: Path) -> None:

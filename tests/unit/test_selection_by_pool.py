@@ -5,11 +5,12 @@ from collections.abc import Collection
 from typing import Any, cast
 
 from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.redis_faults import FaultKind, RedisFault
 from pwgrid.proxy.connect.connect_metrics import Waited
+from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.handoff_link import Handoffs
-from pwgrid.proxy.connect.slot_or_refusal import Gateway
 from pwgrid.proxy.policy.access import Access
-from pwgrid.proxy.readiness_check import Readiness
+from pwgrid.proxy.readiness_check import Readiness, Verdict
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Ticket
 from pwgrid.proxy.select.selector import Selector
@@ -138,10 +139,33 @@ async def test_a_pool_of_which_redis_would_choose_no_worker_makes_the_grid_not_r
     both = {"chromium:a": record("a", "appa"), "chromium:b": record("b", "appb")}
     found = RegistrySnapshot({}, {"chromium:a": 9, "chromium:b": 9}, both, {}, 0)
     used_up = "no appb worker can be chosen: in Redis 1 used up (cluster:lifetime_connections says 9 sessions or more)"
-    assert await readiness.problem() == used_up
+    assert await readiness.verdict() == Verdict(used_up)
     assert (await readiness.shortage("appa"), await readiness.shortage("appb")) == (None, used_up)
     found = RegistrySnapshot({}, {}, {"chromium:a": both["chromium:a"]}, {}, 0)
-    assert await readiness.problem() == "no appb worker can be chosen: in Redis none is registered"
+    assert await readiness.verdict() == Verdict("no appb worker can be chosen: in Redis none is registered")
+
+
+async def test_while_redis_takes_no_writes_the_grid_is_as_ready_as_its_roster_and_says_what_it_does_without() -> None:
+    fault = RedisFault(FaultKind.MEMORY_FULL, "OOM it is full")
+    answers: list[RegistrySnapshot | RegistryUnavailable] = [
+        RegistrySnapshot({}, {}, {}, {}, 0, write_fault=fault),
+        RegistryUnavailable("Redis at redis://secret-host is away", fault),
+    ]
+
+    class OneRegistry:
+        async def snapshot(self) -> RegistrySnapshot:
+            if isinstance(answers[0], RegistryUnavailable):
+                raise answers[0]
+            return answers[0]
+
+    while answers:
+        readiness = Readiness(Settings(), roster(), cast(Registry, OneRegistry()))
+        assert await readiness.verdict() == Verdict(None, f"clients are served without Redis: {fault.what}")
+        assert await readiness.shortage("appa") is None
+        answers.pop(0)
+    nobody = Roster()
+    readiness = Readiness(Settings(), nobody, cast(Registry, OneRegistry()))
+    assert await readiness.verdict() == Verdict(nobody.not_ready())
 
 
 async def test_clients_that_have_waited_in_vain_at_the_same_time_share_a_look_at_redis() -> None:

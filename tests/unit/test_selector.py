@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from pwgrid.proxy.connect.handoff_link import SILENT
+from pwgrid.common.reasons import OfferRefusal
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Ticket
 from pwgrid.proxy.select.selector import Selector
@@ -38,25 +38,26 @@ async def waits(selector: Selector, asks: Ticket) -> asyncio.Task[str]:
     return task
 
 
-async def test_who_was_refused_by_a_full_worker_gets_its_next_slot_and_nobody_is_offered_to_it_before(
-    selector: Selector,
+@pytest.mark.parametrize("reason", ["full", "suspect"])
+async def test_who_was_refused_by_such_a_worker_gets_its_next_slot_and_nobody_is_offered_to_it_before(
+    selector: Selector, reason: str
 ) -> None:
-    """Redis does not know for a moment that the worker is full, as after an outage."""
+    """Redis does not know that it is suspect, nor for a moment, as after an outage, that it is full."""
     first, second = ticket("s1"), ticket("s2")
     assert await selector.queue.acquire(first) == "w"
-    selector.not_taken(first, "w", "full")
+    selector.not_taken(first, "w", reason)
     tasks = [await waits(selector, each) for each in (first, second)]
-    selector.freed("w")
+    selector.health.freed("w")
     async with asyncio.timeout(30):
         assert await asyncio.gather(*tasks) == ["w", "w"]
 
 
 async def test_who_was_not_answered_by_a_worker_gets_it_once_it_answers_again(selector: Selector) -> None:
     asks = ticket("s1")
-    selector.silent("w")
-    selector.not_taken(asks, "w", SILENT)
+    selector.health.silent("w")
+    selector.not_taken(asks, "w", OfferRefusal.SILENT)
     task = await waits(selector, asks)
-    selector.awake("w")
+    selector.health.awake("w")
     async with asyncio.timeout(30):
         assert await task == "w"
 
@@ -65,7 +66,7 @@ async def test_a_worker_that_drains_is_not_chosen_again_for_whom_it_refused(sele
     asks = ticket("s1")
     selector.not_taken(asks, "w", "draining")
     task = await waits(selector, asks)
-    selector.freed("w")
+    selector.health.freed("w")
     while selector.queue._serving:
         await asyncio.sleep(0)
     assert not task.done()

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.worker.leases import Lease
-from pwgrid.worker.slots import MOST_RUNS, LiveSession, RefusalReason, Slots
+from pwgrid.worker.holders import Lease, LiveSession
+from pwgrid.worker.slots import MOST_RUNS, Slots
 
 OPEN = WorkerStatus.AVAILABLE
 
@@ -19,7 +20,7 @@ def open_slots(slots: int, max_lifetime: float = math.inf, on_freed: Callable[[]
     return opened
 
 
-def offer(slots: Slots, session_id: str, deadline: float = 9.0, **told: str) -> RefusalReason | None:
+def offer(slots: Slots, session_id: str, deadline: float = 9.0, **told: str) -> OfferRefusal | None:
     """A proxy offers a session at second 0."""
     refused = slots.refusal(session_id, deadline, 0.0)
     if refused is None:
@@ -78,6 +79,27 @@ async def test_a_free_slot_is_told_once_and_only_after_an_offer_found_none() -> 
     assert slots.refusal("lease:e", 9, 0) == "full"
     slots.free("c")
     assert told == [0, 0]
+
+
+async def test_a_suspect_worker_admits_nobody_and_tells_those_whom_it_refused_when_it_is_trusted_again() -> None:
+    told: list[int] = []
+    slots = open_slots(2, on_freed=lambda: told.append(slots.taken))
+    offer(slots, "a")
+    slots.suspect("no page")
+    slots.suspect("the browser does not answer")
+    assert [offer(slots, "b"), slots.refusal("lease:c", 9, 0)] == ["suspect", "suspect"]
+    slots.suspect(None)
+    assert told == [1]
+    slots.suspect("no page")
+    slots.suspect(None)
+    assert told == [1], "nobody was refused"
+    assert offer(slots, "b") is None
+    slots.suspect("no page")
+    assert offer(slots, "d") == "suspect"
+    slots.suspect(None)
+    assert told == [1], "there is no slot"
+    slots.free("a")
+    assert told == [1, 1]
 
 
 async def test_the_end_of_a_session_counts_once() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from pwgrid.master.status_and_progress import Reports
+from pwgrid.master.reports import Reports
 
 ASKED_AT = 100.0
 
@@ -21,12 +21,11 @@ class Stop:
 
     def __init__(self, count_down: Callable[[str], None] | None = None) -> None:
         self.said: list[str] = []
-        self._workers = SimpleNamespace(records={})
+        self._workers = SimpleNamespace(by_id={})
         self._shutdown = SimpleNamespace(is_hurried=False, asked_at=ASKED_AT)
         config = SimpleNamespace(
             settings=SimpleNamespace(drain_timeout=30.0),
-            on_stopping=self.said.append,
-            count_down=count_down,
+            messages=SimpleNamespace(stopping=self.said.append, count_down=count_down),
             kept_open=None,
             leftovers=SimpleNamespace(workers=[]),
         )
@@ -34,7 +33,7 @@ class Stop:
         self._reports = Reports(*stand_ins)
 
     def tell(self, records: list[Any], now: float, *, hurried: bool = False) -> float:
-        self._workers.records, self._shutdown.is_hurried = dict(enumerate(records)), hurried
+        self._workers.by_id, self._shutdown.is_hurried = dict(enumerate(records)), hurried
         return self._reports.tell_stop(now)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from pwgrid.cli import own_command
 from pwgrid.cli.announce_ready import StartMessages, is_by_hand
+from pwgrid.installed.browsers import SearchPaths, ffmpeg_paths
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
 from pwgrid.settings.value_types import Secret
@@ -92,6 +93,22 @@ def test_a_file_of_tokens_where_nobody_may_look_keeps_no_ready_grid_silent(capsy
     messages = StartMessages(Settings(), RuntimeDir.create("/nowhere", 8080), None, None, Path("/", "x" * 1000))
     messages.ready({"ready": True, "reason": None, "pools": []})
     assert capsys.readouterr().out.startswith("pwgrid ready: ws://")
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_the_ready_line_says_where_videos_lack_ffmpeg(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, is_there: bool
+) -> None:
+    monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path))
+    monkeypatch.setattr(own_command, "typed", lambda: "pwgrid")
+    if is_there:
+        for path in ffmpeg_paths(SearchPaths()):
+            path.parent.mkdir()
+            path.touch()
+    messages = StartMessages(Settings(), RuntimeDir.create("/nowhere", 8080), None, None)
+    messages.ready({"ready": True, "reason": None, "pools": []})
+    line = capsys.readouterr().out.splitlines()[0]
+    assert (" | no videos: pwgrid setup --video gets ffmpeg | " in line) is not is_there
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WorkerStatus
-from pwgrid.master.status_and_progress import Reports
+from pwgrid.master.reports import Reports
 
 SHORT = "the host is short of memory"
 
@@ -19,9 +19,11 @@ class Start:
         self.progress: list[str] = []
         self.reason: str | None = None
         config = SimpleNamespace(
-            on_ready=lambda status: self.told.append(f"ready {status['ready']}"),
-            on_not_ready=lambda status: self.told.append(f"not ready: {status['reason']}"),
-            on_progress=self.progress.append,
+            messages=SimpleNamespace(
+                ready=lambda status: self.told.append(f"ready {status['ready']}"),
+                not_ready=lambda status: self.told.append(f"not ready: {status['reason']}"),
+                progress=self.progress.append,
+            ),
             kept_open=None,
             leftovers=SimpleNamespace(workers=["a"] if adopted else []),
         )
@@ -36,7 +38,7 @@ class Start:
         return {"ready": self.reason is None and self.report.is_started, "reason": self.reason}
 
     def tell(self, *records: SimpleNamespace, listens: bool = True, ready: bool = False) -> list[str]:
-        self._pool.records = records
+        self._pool.members = records
         self._proxy.listening, self._proxy.ready = listens, ready
         self.report.tell_start()
         return self.told

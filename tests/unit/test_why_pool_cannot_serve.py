@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pwgrid.proxy.readiness_check import why_cannot_serve
 from pwgrid.proxy.roster import PoolView
 from pwgrid.registry.records import RegistrySnapshot, WorkerRecord
+from pwgrid.registry.selectable_workers import why_cannot_serve
 
 NOW = 1000.5
 GOOD = WorkerRecord("firefox", "a", "ws://x", status="available", pool="foxes", last_heartbeat=NOW - 30), 49

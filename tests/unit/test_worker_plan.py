@@ -8,6 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.worker_plan import (
@@ -25,6 +26,11 @@ from pwgrid.master.policy.worker_plan import (
 
 S = WorkerStatus
 MANY = Limits(max_starting=100)
+
+MEMORY = Reason(WorkerEnd.MEMORY, "900 MiB, the limit is 800 MiB")
+UPGRADE = Reason(WorkerEnd.UPGRADE)
+SPARE = Reason(WorkerEnd.SPARE)
+SHORT_OF_MEMORY = Reason(WorkerEnd.SHORT_OF_MEMORY)
 
 
 def views(*statuses: WorkerStatus) -> list[PlannedWorker]:
@@ -108,7 +114,7 @@ def test_scaling_down_drains_nothing_twice() -> None:
 
 def recycled(*statuses: WorkerStatus, due: int = 1) -> list[PlannedWorker]:
     return [
-        PlannedWorker(f"w{n}", "chromium", status, started_at=float(n), recycle="memory" if n < due else None)
+        PlannedWorker(f"w{n}", "chromium", status, started_at=float(n), recycle=MEMORY if n < due else None)
         for n, status in enumerate(statuses)
     ]
 
@@ -116,7 +122,7 @@ def recycled(*statuses: WorkerStatus, due: int = 1) -> list[PlannedWorker]:
 def test_a_recycle_starts_the_replacement_first() -> None:
     assert decide(2, recycled(S.AVAILABLE, S.AVAILABLE)) == [Spawn("chromium")]
     assert decide(2, recycled(S.AVAILABLE, S.AVAILABLE, S.STARTING)) == []
-    assert decide(2, recycled(S.AVAILABLE, S.AVAILABLE, S.AVAILABLE)) == [Drain("w0", "memory")]
+    assert decide(2, recycled(S.AVAILABLE, S.AVAILABLE, S.AVAILABLE)) == [Drain("w0", MEMORY)]
     assert decide(2, recycled(S.DRAINING, S.AVAILABLE, S.AVAILABLE)) == []
 
 
@@ -137,8 +143,8 @@ NO_MEMORY = (NO_ROOM, CLOSED)
 
 
 def test_a_recycle_that_can_have_no_replacement_drains_first() -> None:
-    assert decide(2, recycled(S.AVAILABLE, S.AVAILABLE), NO_ROOM) == [Drain("w0", "memory")]
-    assert decide(1, recycled(S.AVAILABLE), NO_ROOM) == [Drain("w0", "memory")]
+    assert decide(2, recycled(S.AVAILABLE, S.AVAILABLE), NO_ROOM) == [Drain("w0", MEMORY)]
+    assert decide(1, recycled(S.AVAILABLE), NO_ROOM) == [Drain("w0", MEMORY)]
 
 
 def test_a_recycle_waits_for_the_replacement_that_took_the_last_memory() -> None:
@@ -161,18 +167,16 @@ def test_a_recycle_without_memory_waits_for_what_other_pools_may_give_back() -> 
 
 def test_without_memory_one_pool_after_the_other_recycles_the_oldest_worker_first() -> None:
     wanted = {"chromium": PoolTarget(1), "firefox": PoolTarget(1)}
-    fox = PlannedWorker("fox", "firefox", S.AVAILABLE, started_at=-1.0, recycle="upgrade")
-    assert plan(wanted, [*recycled(S.AVAILABLE), fox], 100.0, NO_ROOM) == [Drain("fox", "upgrade")]
+    fox = PlannedWorker("fox", "firefox", S.AVAILABLE, started_at=-1.0, recycle=UPGRADE)
+    assert plan(wanted, [*recycled(S.AVAILABLE), fox], 100.0, NO_ROOM) == [Drain("fox", UPGRADE)]
 
 
 def test_while_the_host_guard_is_closed_only_a_worker_that_takes_too_much_memory_is_recycled() -> None:
-    def there(reason: str) -> list[PlannedWorker]:
+    def there(reason: Reason) -> list[PlannedWorker]:
         return [PlannedWorker("w0", "chromium", S.AVAILABLE, recycle=reason), *views(S.AVAILABLE, S.AVAILABLE)[1:]]
 
-    assert decide(2, there("upgrade"), CLOSED) == []
-    assert decide(2, there("memory: 900 MiB, the limit is 800 MiB"), CLOSED) == [
-        Drain("w0", "memory: 900 MiB, the limit is 800 MiB")
-    ]
+    assert decide(2, there(UPGRADE), CLOSED) == []
+    assert decide(2, there(MEMORY), CLOSED) == [Drain("w0", MEMORY)]
 
 
 def test_a_pool_in_backoff_recycles_nothing() -> None:
@@ -197,7 +201,7 @@ VIEWS = st.lists(
         status=st.sampled_from(WorkerStatus),
         active=st.integers(0, 5),
         started_at=st.floats(0, 100),
-        recycle=st.sampled_from([None, None, "memory"]),
+        recycle=st.sampled_from([None, None, MEMORY]),
         spare=st.booleans(),
         lingers_until=st.sampled_from([None, 3000.0, 4000.0]),
     ).map(as_it_can_be),
@@ -329,7 +333,7 @@ def test_an_upgrade_on_a_full_host_replaces_all_and_capacity_dips_by_one_worker_
     wanted = {"chromium": PoolTarget(chromium, spares=spares, is_quiet=True), "firefox": PoolTarget(firefox)}
     pools = ["chromium"] * chromium + ["firefox"] * firefox
     now = {
-        f"old{n}": PlannedWorker(f"old{n}", pool, S.AVAILABLE, started_at=-n, recycle="upgrade")
+        f"old{n}": PlannedWorker(f"old{n}", pool, S.AVAILABLE, started_at=-n, recycle=UPGRADE)
         for n, pool in enumerate(pools)
     }
     for turn in range(200):
@@ -383,7 +387,7 @@ def test_spares_count_against_the_surge_and_the_memory_and_the_starts() -> None:
         Limits(max_starting=1, max_surge=4),
     ):
         assert plan(wanting(2, 3), there, 100.0, limits) == [Spawn("chromium", spare=True)]
-    for limits in (Limits(max_surge=4, memory_for=0), Limits(max_surge=4, no_spawns="memory")):
+    for limits in (Limits(max_surge=4, memory_for=0), Limits(max_surge=4, no_spawns=MEMORY)):
         assert plan(wanting(2, 3), there, 100.0, limits) == []
 
 
@@ -417,52 +421,52 @@ def test_a_spare_serves_while_nothing_may_start() -> None:
 def test_spares_that_nobody_needs_go_once_the_pool_is_quiet_the_youngest_first() -> None:
     there = [*views(S.AVAILABLE, S.AVAILABLE), spare("old", started_at=1.0), spare("young", started_at=2.0)]
     assert plan(wanting(2, 1), there, 100.0, MANY) == []
-    assert plan(wanting(2, 1, is_quiet=True), there, 100.0, MANY) == [Drain("young", "spare")]
+    assert plan(wanting(2, 1, is_quiet=True), there, 100.0, MANY) == [Drain("young", SPARE)]
     assert plan(wanting(2, 2, is_quiet=True), there, 100.0, MANY) == []
 
 
 def test_a_host_that_is_short_of_memory_gets_that_of_the_spares_back() -> None:
     there = [*views(S.AVAILABLE, S.DRAINING), spare("x"), spare("y", started_at=2.0)]
     assert plan(wanting(2, 2), there, 100.0, Limits(no_spawns="memory is short")) == [
-        Drain("y", "the host is short of memory"),
+        Drain("y", SHORT_OF_MEMORY),
         Serve("x"),
     ]
 
 
 def test_a_pool_that_is_scaled_to_nothing_keeps_no_spare() -> None:
-    assert plan(wanting(0, 0), [spare("x")], 100.0, MANY) == [Drain("x", "scaled down")]
+    assert plan(wanting(0, 0), [spare("x")], 100.0, MANY) == [Drain("x", Reason(WorkerEnd.SCALED_DOWN))]
 
 
 def test_a_spare_that_is_to_be_recycled_goes_when_another_one_is_warm() -> None:
     limits = Limits(max_starting=9, max_surge=4)
-    there = [*views(S.AVAILABLE, S.AVAILABLE), spare("old", recycle="upgrade")]
+    there = [*views(S.AVAILABLE, S.AVAILABLE), spare("old", recycle=UPGRADE)]
     assert plan(wanting(2, 1), there, 100.0, limits) == [Spawn("chromium", spare=True)]
     for starting in (limits, replace(limits, memory_for=0)):
         assert plan(wanting(2, 1), [*there, spare("new", S.STARTING)], 100.0, starting) == []
-    assert plan(wanting(2, 1), [*there, spare("new")], 100.0, limits) == [Drain("old", "upgrade")]
-    assert plan(wanting(2, 0), there, 100.0, limits) == [Drain("old", "upgrade")]
-    assert plan(wanting(2, 1), there, 100.0, Limits(max_surge=1)) == [Drain("old", "upgrade")]
+    assert plan(wanting(2, 1), [*there, spare("new")], 100.0, limits) == [Drain("old", UPGRADE)]
+    assert plan(wanting(2, 0), there, 100.0, limits) == [Drain("old", UPGRADE)]
+    assert plan(wanting(2, 1), there, 100.0, Limits(max_surge=1)) == [Drain("old", UPGRADE)]
 
 
 def test_a_spare_that_is_to_be_recycled_serves_only_where_there_is_no_other() -> None:
-    there = [*views(S.AVAILABLE, S.DRAINING), spare("old", recycle="upgrade")]
+    there = [*views(S.AVAILABLE, S.DRAINING), spare("old", recycle=UPGRADE)]
     assert plan(wanting(2, 0), [*there, spare("new", started_at=9.0)], 100.0, MANY) == [
-        Drain("old", "upgrade"),
+        Drain("old", UPGRADE),
         Serve("new"),
     ]
     assert plan(wanting(2, 0), there, 100.0, MANY) == [Serve("old")]
 
 
 def test_a_recycle_takes_a_spare_for_the_replacement() -> None:
-    due = PlannedWorker("due", "chromium", S.AVAILABLE, recycle="memory")
+    due = PlannedWorker("due", "chromium", S.AVAILABLE, recycle=MEMORY)
     others = views(S.AVAILABLE)
     assert plan(wanting(2, 0), [due, *others, spare("x")], 100.0, MANY) == [Serve("x")]
     serving = PlannedWorker("x", "chromium", S.AVAILABLE)
-    assert plan(wanting(2, 0), [due, *others, serving], 100.0, MANY) == [Drain("due", "memory")]
+    assert plan(wanting(2, 0), [due, *others, serving], 100.0, MANY) == [Drain("due", MEMORY)]
 
 
 def test_a_recycle_without_memory_for_another_worker_waits_for_the_spare_that_there_is() -> None:
-    due = PlannedWorker("due", "chromium", S.AVAILABLE, recycle="memory")
+    due = PlannedWorker("due", "chromium", S.AVAILABLE, recycle=MEMORY)
     there = [due, *views(S.AVAILABLE), spare("x")]
     assert plan(wanting(2, 0), there, 100.0, Limits(memory_for=0)) == [Serve("x")]
 
@@ -484,7 +488,9 @@ def test_a_spare_that_serves_unasked_is_counted_on_before_another_one_is_called(
 def test_a_spare_that_serves_unasked_is_not_dropped_while_it_has_sessions() -> None:
     there = views(S.AVAILABLE, S.AVAILABLE)
     assert plan(wanting(2, 0, is_quiet=True), [*there, unasked("x", active=1)], 100.0, MANY) == []
-    assert plan(wanting(2, 0, is_quiet=True), [*there, unasked("x")], 100.0, MANY) == [Drain("x", "spare")]
+    assert plan(wanting(2, 0, is_quiet=True), [*there, unasked("x")], 100.0, MANY) == [
+        Drain("x", Reason(WorkerEnd.SPARE))
+    ]
 
 
 def lingering(name: str, until: float = 4000.0, *, recycle: str | None = None) -> PlannedWorker:
@@ -501,17 +507,17 @@ def test_those_that_linger_take_no_place_of_others() -> None:
 
 
 def test_a_recycle_does_not_wait_for_the_sessions_of_the_one_before() -> None:
-    there = [lingering("w9", recycle="upgrade"), *recycled(S.AVAILABLE, S.AVAILABLE)]
+    there = [lingering("w9", recycle=UPGRADE), *recycled(S.AVAILABLE, S.AVAILABLE)]
     assert decide(2, there, Limits(max_surge=1)) == [Spawn("chromium")]
     assert decide(2, [*there, PlannedWorker("new", "chromium", S.AVAILABLE)], Limits(max_surge=1)) == [
-        Drain("w0", "memory")
+        Drain("w0", MEMORY)
     ]
 
 
 def test_on_a_host_without_memory_the_one_that_lingers_for_longest_gets_less_time() -> None:
     there = [*views(S.AVAILABLE), lingering("late", 3000.0), lingering("early", 2000.0)]
     for limits in NO_MEMORY:
-        assert decide(2, there, limits) == [ShortenDrain("early", "the host is short of memory")]
+        assert decide(2, there, limits) == [ShortenDrain("early", SHORT_OF_MEMORY)]
 
 
 def test_they_get_less_time_one_after_the_other() -> None:
@@ -528,7 +534,7 @@ def test_another_pool_s_worker_makes_room_too() -> None:
     wanted: dict[BrowserType, PoolTarget] = {"chromium": PoolTarget(1), "firefox": PoolTarget(1)}
     fox = PlannedWorker("fox", "firefox", S.DRAINING, active=1, lingers_until=3000.0)
     there = [fox, PlannedWorker("vixen", "firefox", S.AVAILABLE), lingering("old")]
-    assert plan(wanted, there, 100.0, Limits(memory_for=0)) == [ShortenDrain("fox", "the host is short of memory")]
+    assert plan(wanted, there, 100.0, Limits(memory_for=0)) == [ShortenDrain("fox", SHORT_OF_MEMORY)]
 
 
 def test_as_long_as_nothing_has_to_start_they_may_linger_on_a_full_host() -> None:
@@ -542,4 +548,4 @@ def test_as_long_as_nothing_has_to_start_they_may_linger_on_a_full_host() -> Non
 def test_before_a_recycle_drains_first_those_that_linger_make_room_for_its_replacement() -> None:
     there = [*recycled(S.AVAILABLE, S.AVAILABLE), lingering("old")]
     for limits in NO_MEMORY:
-        assert decide(2, there, limits) == [ShortenDrain("old", "the host is short of memory")]
+        assert decide(2, there, limits) == [ShortenDrain("old", SHORT_OF_MEMORY)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,11 +11,14 @@ from typing import Any, cast
 
 import pytest
 
+from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.tokens.file import changing
+from pwgrid.tokens.tokens import Role, make
 from pwgrid.worker import sessions as module
-from pwgrid.worker.browser.server import SessionClosed
-from pwgrid.worker.handoff_server import HandoffServer, OfferedClient
-from pwgrid.worker.sessions import Sessions
-from pwgrid.worker.slots import LiveSession, Slots
+from pwgrid.worker.admission import Admission
+from pwgrid.worker.handoff_server import HandoffServer
+from pwgrid.worker.holders import End, Lease, LiveSession, OfferedClient, SessionClosed
+from pwgrid.worker.slots import Slots
 
 BOUND_S = 20.0
 
@@ -23,28 +27,45 @@ class Worker:
     """Its sessions, and what they had others do, in order. The browser server takes each client at once."""
 
     def __init__(self, directory: Path) -> None:
+        self.tokens_file = directory / "tokens.json"
         self.done: list[str] = []
         self.told = asyncio.Event()
         self.slots = Slots(100)
         settings = SimpleNamespace(borrow_reconnect_grace=0.0)
-        boot: Any = SimpleNamespace(directory=directory, settings=settings, adopt_node_pid=None)
+        boot: Any = SimpleNamespace(
+            directory=directory, settings=settings, adopt_node_pid=None, tokens_file=self.tokens_file
+        )
         itself = cast("Any", self)
         handoff = HandoffServer(directory / "handoff.sock")
-        self.sessions = Sessions(boot, self.slots, itself, handoff, lambda: None, self.on_served)
+        self.admission = Admission(boot, self.slots, itself, handoff, lambda: None, self.on_served)
+        self.sessions = self.admission.sessions
         self.sessions.server = itself
 
-    async def serve(self, *session_ids: str) -> None:
+    async def serve(self, *session_ids: str, **about: Any) -> None:
         """Serves clients, until the browser server has them."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             for session_id in session_ids:
-                session = LiveSession(session_id, "c:1")
+                session = LiveSession(session_id, "c:1", **about)
                 self.slots.admit(session)
                 self.sessions.serve(OfferedClient(session, 1.0, {}, "", "", ours, self.answered))
             await asyncio.sleep(0)
 
     def answered(self, said: bytes) -> None:
         self.done.append(f"answer {json.loads(said)['session']}")
+
+    def offered(self, token_id: str) -> str | None:
+        """What a proxy hears that offers a client of the token ci; None if it hears nothing yet."""
+        refused: list[str] = []
+        self.slots.status = WorkerStatus.AVAILABLE
+        with socket.socket() as sock:
+            session = LiveSession(token_id, told={"token": "ci"}, token_id=token_id)
+
+            def answered(said: bytes) -> None:
+                refused.append(json.loads(said)["refused"])
+
+            self.admission._offered(OfferedClient(session, math.inf, {}, "", "", sock, answered))
+        return refused[0] if refused else None
 
     def on_served(self) -> None:
         self.done.append("told")
@@ -60,6 +81,9 @@ class Worker:
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         taken.set_result(None)
         return taken
+
+    def close_session(self, session_id: str, reason: str, _text: str | None) -> None:
+        self.done.append(f"close {session_id}: {reason}")
 
     # As its RegistrySync
 
@@ -79,7 +103,7 @@ async def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     monkeypatch.setattr(module, "RECORD_DELAY_S", 3600)
     worker = Worker(tmp_path)
     yield worker
-    worker.sessions.close()
+    worker.admission.close()
 
 
 async def test_a_session_s_own_start_comes_before_its_end(worker: Worker) -> None:
@@ -115,3 +139,63 @@ async def test_not_more_than_some_wait_for_their_record(worker: Worker) -> None:
     assert worker.done == []
     await worker.serve(served[-1])
     assert [each for each in worker.done if each.startswith("start")] == [f"start {each}" for each in served]
+
+
+async def test_the_sessions_of_a_token_end_and_none_that_is_on_its_way_begins(worker: Worker) -> None:
+    ci, again, other = (make(name, Role.CLIENT, 0, (), 0.0)[0] for name in ("ci", "ci", "other"))
+    with changing(worker.tokens_file) as tokens:
+        tokens["ci"], tokens["other"] = ci, other
+    await worker.serve("a", told={"token": "ci"}, token_id=ci.id)
+    await worker.serve("b", told={"token": "ci"})  # of a proxy of an earlier version, which tells no id
+    await worker.serve("c", told={"token": "other"}, token_id=other.id)
+    worker.done.clear()
+    worker.admission.end_of_tokens(["ci"])  # which is there: the command takes it out of the file first
+    assert worker.done == []
+    with changing(worker.tokens_file) as tokens:
+        del tokens["ci"]
+    content = worker.tokens_file.read_bytes()
+    worker.tokens_file.write_bytes(b"{")
+    worker.admission.end_of_tokens(["ci"])
+    assert worker.done == []  # nobody knows
+    worker.tokens_file.write_bytes(content)
+    worker.admission.end_of_tokens(["ci"])
+    assert worker.done == ["close a: token revoked", "close b: token revoked"]
+    for session_id in ("a", "b"):
+        worker.slots.free(session_id)
+    with changing(worker.tokens_file) as tokens:
+        tokens["ci"] = again
+    assert [worker.offered(token.id) for token in (ci, again)] == ["token revoked", None]
+    worker.done.clear()
+    worker.admission.end_of_tokens(["ci"])  # the next state of the master says it again
+    assert worker.done == []
+
+
+async def test_a_lease_of_such_a_token_ends_with_the_session_that_came_with_it(worker: Worker) -> None:
+    lease = Lease("lease:l1", told={"token": "ci"}, token_id="aa", secret="s", expires_at=0.0, connected="l1~1")
+    worker.slots.hold(lease)
+    await worker.serve("l1~1", lease_id="l1")
+    with changing(worker.tokens_file):
+        pass
+    worker.done.clear()
+    worker.admission.end_of_tokens(["ci"])
+    assert worker.done == ["close l1~1: token revoked"]
+    assert lease.over == End("grid", "token revoked")
+
+
+async def test_a_successor_ends_the_sessions_of_a_token_that_was_revoked_before_it_came(worker: Worker) -> None:
+    (ci, _), (again, _) = (make("ci", Role.CLIENT, 0, (), 0.0) for _ in range(2))
+    with changing(worker.tokens_file) as tokens:
+        tokens["ci"] = again
+    worker.admission.end_of_tokens(["ci"])
+    live = {"a": {"token": "ci", "tokenId": ci.id}, "b": {"token": "ci", "tokenId": again.id}}
+    worker.admission.adopt(cast("Any", worker), live)
+    assert worker.done == ["close a: token revoked"]
+    assert [each.told for each in worker.slots.live.values()] == [{"token": "ci"}] * 2
+
+
+async def test_a_proxy_ends_a_session_that_is_there_and_hears_of_one_that_is_not(worker: Worker) -> None:
+    await worker.serve("a")
+    assert worker.admission.asked(1, {"do": "end session", "id": "b"}) == {"refused": "no such session"}
+    assert not any(each.startswith("close") for each in worker.done)
+    assert worker.admission.asked(1, {"do": "end session", "id": "a"}) == {"refused": None}
+    assert "close a: ended by operator" in worker.done

@@ -1,0 +1,235 @@
+"""Finds a grid that runs on this host, and asks its master and its registry."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import orjson
+
+from pwgrid.cli.output import clock
+from pwgrid.common.errors import GridError, NoGridError, Refused, RegistryUnavailable
+from pwgrid.runtime.directory import base_dir
+from pwgrid.runtime.find_grids import (
+    GridWithoutMaster,
+    RunningGrid,
+    bases,
+    find_others,
+    find_running,
+    find_without_master,
+    is_service_hidden,
+)
+
+if TYPE_CHECKING:
+    from pwgrid.registry.records import RegistrySnapshot
+
+REPLY_TIMEOUT_S: Final = 5.0
+CHECK_TIMEOUT_S: Final = 60.0
+"""For a request that makes the master load new code or settings first."""
+
+LOOK_EVERY_S: Final = 0.25
+
+_REPLY_BYTES: Final = 1 << 20
+_PEERCRED: Final = struct.Struct("3i")
+
+
+def find_grid(port: int | None, runtime_dir: str | None) -> RunningGrid:
+    """The only running grid with this port and base directory (None: any).
+
+    Grids below the directories that our environment names come before those of ours that were started elsewhere.
+    Raises WithoutMasterError where there are only grids without a master, NoGridError where there is none, GridError
+    where there are several.
+    """
+    if port is None and (endpoint := os.environ.get("PWGRID_WS_ENDPOINT")):
+        port = _port_of(endpoint)
+    runtime_dir = runtime_dir or os.environ.get("PWGRID_RUNTIME_DIR")
+    running = [grid for grid in find_running(runtime_dir) if port in (None, grid.port)]
+    left = [grid for grid in find_without_master(runtime_dir) if port in (None, grid.port)]
+    if not running and not left and not runtime_dir:
+        running = [grid for grid in find_running(elsewhere=True) if port in (None, grid.port)]
+        left = [grid for grid in find_without_master(elsewhere=True) if port in (None, grid.port)]
+    if not running:
+        raise WithoutMasterError(left) if left else NoGridError(_no_grid_text(port, runtime_dir))
+    if os.environ.get("RUNTIME_DIRECTORY"):  # systemd has started us, to reload its service
+        running = [grid for grid in running if grid.directory.parent == base_dir()] or running
+    if len(running) > 1:
+        ports = ", ".join(str(grid.port) for grid in running)
+        raise GridError(f"several grids run here: name one with --port (ports {ports})")
+    return running[0]
+
+
+def _port_of(endpoint: str) -> int | None:
+    try:
+        return urlsplit(endpoint).port
+    except ValueError:
+        shown = endpoint.partition("?")[0]  # behind that there may be a token
+        raise GridError(f"PWGRID_WS_ENDPOINT: {shown!r} is no URL of a grid: use ws://host:8080") from None
+
+
+class WithoutMasterError(NoGridError):
+    """There are only grids whose master is gone (`left`): they answer no request, and each is about to end."""
+
+    def __init__(self, left: list[GridWithoutMaster]) -> None:
+        self.left = left
+        super().__init__(
+            "; ".join(f"the grid on port {grid.port} has no master: {without_master_text(grid)}" for grid in left)
+        )
+
+
+def without_master_text(grid: GridWithoutMaster) -> str:
+    """Since when a grid has no master, and how long it goes on without one."""
+    if grid.lock.detached_at is None:
+        return "it died; unless another one comes, the rest drains and ends after WORKER_LOST_THRESHOLD"
+    now = time.time()
+    parts = [f"detached since {clock(grid.lock.detached_at)}"]
+    if grid.refuses_at > now:
+        parts.append(f"refuses clients in {math.ceil(grid.refuses_at - now)} s unless a new master comes")
+    ends_in_s = max(1, math.ceil(grid.ends_at - now))
+    return ", ".join([*parts, f"ends in {ends_in_s} s at the latest"])
+
+
+def _no_grid_text(port: int | None, runtime_dir: str | None) -> str:
+    """Says where it looked for a grid, and which other users have one there."""
+    where = f" on port {port}" if port else ""
+    looked = "looked in " + " and ".join(map(str, bases(runtime_dir)))
+    if not runtime_dir:
+        looked += ", and for sockets of yours anywhere"
+    others = [] if runtime_dir else [other for other in find_others() if port in (None, other.port)]
+    if others:
+        there = "; ".join(
+            f"{other} on port {other.port}, which answers only {other.user}, and root with --runtime-dir "
+            f"{other.directory.parent}"
+            for other in others
+        )
+        return f"no grid of yours is running here{where} ({looked}). There is {there}"
+    if is_service_hidden() and not runtime_dir:
+        return f"no grid of yours is running here{where} ({looked}); to see the service's, run this as root"
+    return f"no grid is running here{where} ({looked}): start one with pwgrid serve"
+
+
+def ask(
+    grid: RunningGrid, name: str, data: dict[str, Any] | None = None, timeout_s: float = REPLY_TIMEOUT_S
+) -> dict[str, Any]:
+    """Sends one request to the grid's master and returns its answer. Raises Refused with the master's sentence,
+    GridError where it does not answer, where its answer makes no sense, or where another user than the owner of the
+    grid's directory would answer."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
+        control.settimeout(timeout_s)
+        try:
+            control.connect(str(grid.directory / "control.sock"))
+            _check_peer(control, grid.directory)
+            control.send(orjson.dumps({"t": "request", "name": name, "data": data or {}}))
+            packet = control.recv(_REPLY_BYTES)
+        except OSError as error:
+            raise GridError(f"the master (pid {grid.pid}) does not answer: {error}") from None
+    try:
+        answer = orjson.loads(packet or b"{}")
+        if answer.get("t") == "reply":
+            reply: dict[str, Any] = answer["data"]
+            return reply
+        refusal = answer.get("error")
+    except (ValueError, KeyError, AttributeError) as error:  # it is cut, or of something else
+        raise GridError(f"the answer of the master (pid {grid.pid}) makes no sense: {error!r:.200}") from None
+    raise Refused(refusal or f"the master (pid {grid.pid}) gave no answer")
+
+
+def _check_peer(control: socket.socket, directory: Path) -> None:
+    """Raises GridError unless the owner of the grid's directory listens at the other end."""
+    _, uid, _ = _PEERCRED.unpack(control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size))
+    owner = directory.lstat().st_uid
+    if uid != owner:
+        raise GridError(f"{directory} belongs to uid {owner}, but uid {uid} answers there: nothing was asked")
+
+
+def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, Any]:
+    """The master's status, and what the registry adds to it."""
+    from pwgrid.registry.blocking_reads import snapshot  # redis-py takes 0.2 s to import
+
+    found = ask(grid, "status", timeout_s=timeout_s)
+    try:
+        registry = snapshot(*redis_of(grid))  # not the URL in the status, which has no password
+    except RegistryUnavailable as error:
+        found["redis"]["error"] = str(error)
+    else:
+        add_registry(found, registry)
+    return found
+
+
+def add_registry(found: dict[str, Any], registry: RegistrySnapshot) -> None:
+    """Puts into a master's status what only the registry knows: the exact counters, where the master's own are a few
+    seconds old; why Redis takes no writes; else, why a proxy would choose no worker of a pool there."""
+    for worker in found["workers"]:
+        field = f"{worker['browserType']}:{worker['id']}"
+        worker["active"] = registry.active.get(field, worker["active"])
+        worker["lifetime"] = registry.lifetime.get(field, worker["lifetime"])
+    if registry.write_fault is not None:
+        found["redis"]["error"] = f"{registry.write_fault}; clients are served without it meanwhile"
+    elif found["ready"] and (reason := _why_cannot_serve(found, registry)):
+        found["ready"], found["reason"] = False, reason
+
+
+class _Pool(NamedTuple):
+    """What a selection knows of a pool."""
+
+    name: str
+    browser_type: str
+    lifetime: int
+
+
+def _why_cannot_serve(found: dict[str, Any], registry: RegistrySnapshot) -> str:
+    """As /health/ready says it; empty where workers of each pool can be chosen."""
+    from pwgrid.registry.selectable_workers import why_cannot_serve
+
+    stale_s = found["redis"].get("staleS")
+    if stale_s is None:  # a master of an earlier version
+        return ""
+    pools = [
+        _Pool(pool["name"], pool["browserType"], pool["lifetimeOfWorker"]) for pool in found["pools"] if pool["wanted"]
+    ]
+    return "; ".join(filter(None, (why_cannot_serve(registry, pool, time.time(), stale_s) for pool in pools)))
+
+
+def watch(grid: RunningGrid, pids: Iterable[int], timeout_s: float = REPLY_TIMEOUT_S) -> Iterator[dict[str, Any]]:
+    """Yields the status every `LOOK_EVERY_S` seconds, and as soon as one of these processes ends."""
+    for _ in processes_left(pids):
+        yield status(grid, timeout_s)
+
+
+def processes_left(pids: Iterable[int]) -> Iterator[int]:
+    """Yields how many of these processes still run, every `LOOK_EVERY_S` seconds and as soon as one ends; for ever."""
+    ends, left = select.poll(), 0
+    with contextlib.ExitStack() as stack:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                pidfd = os.pidfd_open(pid)
+                stack.callback(os.close, pidfd)
+                ends.register(pidfd, select.POLLIN)
+                left += 1
+        while True:
+            yield left
+            for pidfd, _ in ends.poll(LOOK_EVERY_S * 1000):
+                ends.unregister(pidfd)
+                left -= 1
+
+
+def latest_sessions(grid: RunningGrid, status: str | None, limit: int) -> list[dict[str, Any]]:
+    """The latest sessions, the newest first, as the API shows them. Raises RegistryUnavailable."""
+    from pwgrid.registry import blocking_reads
+
+    found = blocking_reads.latest_sessions(*redis_of(grid), status=status, limit=limit)
+    return [session.as_json() for session in found]
+
+
+def redis_of(grid: RunningGrid) -> tuple[str, str]:
+    """The registry's URL with its password, and the prefix of its keys."""
+    found = ask(grid, "redis")
+    return found["url"], found["prefix"]

@@ -1,0 +1,50 @@
+"""Decides whether the grid is ready: its start is over, and each pool that should have workers can take a session now.
+
+The ready line, `/health/ready`, the service manager's READY, `pwgrid run` and `pwgrid status` all use this. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFigures:
+    """How many workers a pool wants and has, and why it is short of them, without paths and pids. `suspect`: how many
+    of the available ones take no new client now, since their browser may be sick."""
+
+    wanted: int
+    available: int
+    reason: str | None
+    suspect: int = field(default=0, kw_only=True)
+
+
+def shortage(name: str, pool: PoolFigures) -> str | None:
+    """Why the pool cannot take a session at all; None when it can."""
+    if pool.available > pool.suspect:
+        return None
+    if pool.available:
+        return f"no {name} worker takes clients now: the browser of each may be sick, and is being tried"
+    return f"no {name} worker is available" + (f": {pool.reason}" if pool.reason else "")
+
+
+def why_not_ready(
+    pools: Mapping[str, PoolFigures], *, is_started: bool, is_stopping: bool, host_guard: str | None
+) -> str | None:
+    """The sentence that says why the grid is not ready; None when it is.
+
+    `is_started`: since the start each pool has been complete once, or known not to start; a grid that another master
+    started is. `host_guard`: why the host can take no session now.
+    """
+    if is_stopping:
+        return "the grid is shutting down"
+    if host_guard:
+        return host_guard
+    wanted = {name: pool for name, pool in pools.items() if pool.wanted > 0}
+    if not wanted:
+        return f"no pool has workers: scale one up, for example `pwgrid scale {next(iter(pools), 'chromium')}=1`"
+    if not is_started and not any(pool.reason for pool in wanted.values()):
+        figures = ", ".join(f"{pool.available} of {pool.wanted} {name} workers" for name, pool in wanted.items())
+        return f"the grid is starting: {figures} are available"
+    return "; ".join(filter(None, (shortage(name, pool) for name, pool in wanted.items()))) or None

@@ -1,0 +1,70 @@
+"""The embedded Redis as a child: started first, ended last. Sends it no command; only tries whether it accepts."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from pwgrid.common.selectors_loop import Loop
+from pwgrid.master.child import Child, Exit, RestartedChild, fork_command, said
+from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.registry.embedded_redis import EmbeddedRedis
+from pwgrid.runtime.child_files import ChildState
+
+log = structlog.get_logger()
+
+PROBE_S: Final = 0.01
+STOP_GRACE_S: Final = 10.0
+
+
+class RedisChild(RestartedChild):
+    """`ready`: whether it accepts connections."""
+
+    def __init__(self, loop: Loop, server: EmbeddedRedis, files: ChildFileWriter) -> None:
+        super().__init__("redis", loop, files)
+        self.ready = False
+        self._server = server
+        self._output = server.socket_path.parent / "output.log"
+        self._probe = loop.timer(self._look)
+
+    @property
+    def problem(self) -> str | None:
+        """Why it does not run, None while it does."""
+        return None if self.ready else super().problem
+
+    def adopt(self, state: ChildState) -> None:
+        super().adopt(state)
+        if self._child is not None:
+            self._look()
+
+    def stop(self) -> None:
+        """End it; all other children must have ended before."""
+        now = self._loop.now()
+        self.stop_by(now, now + STOP_GRACE_S)
+
+    def _fork(self) -> Child:
+        directory = self._output.parent
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A killed predecessor leaves its socket file, but only this one's may show that it listens.
+        self._server.socket_path.unlink(missing_ok=True)
+        child = fork_command(self._loop, self._server.argv, directory, self._output)
+        self._probe.arm(self._loop.now())
+        return child
+
+    def _on_exit(self, ended: Exit) -> str:
+        self.ready = False
+        self._probe.cancel()
+        lines = said(self._output).splitlines()
+        return f"redis-server ended with {ended}" + (f": {lines[-1].strip()[-200:]}" if lines else "")
+
+    def _look(self) -> None:
+        kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as probe:  # no descriptor may be free now
+            self.ready = probe.connect_ex(str(self._server.socket_path)) == 0
+        if self.ready:
+            log.info("redis_ready", pid=self.pid)
+        else:
+            self._probe.arm(self._loop.now() + PROBE_S)

@@ -1,0 +1,61 @@
+"""What one master leaves for the next one: the children that it had forked, and what it keeps open while it executes
+itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pwgrid.runtime.child_files import RETIRING, ChildState
+from pwgrid.runtime.directory import CODE_CACHE, UNWRITTEN
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """The children to adopt. `dead` are workers whose records must be removed from Redis."""
+
+    workers: list[ChildState] = field(default_factory=list)
+    proxy: ChildState | None = None
+    retiring: list[ChildState] = field(default_factory=list)
+    redis: ChildState | None = None
+    dead: list[ChildState] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, usable: Sequence[ChildState], dead: list[ChildState]) -> Leftovers:
+        """One proxy is for new clients: the newest one that still has listening sockets. The others serve the clients
+        that they have accepted, and end."""
+        workers = [state for state in usable if state.kind == "worker"]
+        redis = next((state for state in usable if state.kind == "redis"), None)
+        proxies = [state for state in usable if state.kind == "proxy"]
+        accepting = [state for state in proxies if state.status != RETIRING]
+        proxy = max(accepting, key=lambda state: state.forked_at, default=None)
+        return cls(workers, proxy, [state for state in proxies if state is not proxy], redis, dead)
+
+    def paths(self) -> list[str]:
+        """The paths in the runtime directory that must stay."""
+        proxies = ["proxy"] if self.proxy or self.retiring else []
+        paths = [f"w/{state.name}" for state in self.workers] + proxies + (["redis"] if self.redis else [])
+        return [*paths, UNWRITTEN, CODE_CACHE] if paths else []
+
+
+@dataclass(frozen=True, slots=True)
+class KeptOpen:
+    """What the master keeps while it executes itself anew. `listeners`, `lock`, `control`, `lifeline` and `ipc` (by
+    worker id, until adopted) are descriptors; `pools` are the wanted workers of scaled pools. `is_nohup`: SIGHUP was
+    ignored when the grid was started, which nobody can see any more once it is handled.
+
+    Another version reads it: it may know fewer fields, or more, which have defaults therefore."""
+
+    listeners: tuple[int, ...]
+    lock: int
+    control: int
+    ipc: dict[str, int]
+    lifeline: int | None
+    pools: dict[str, int]
+    port: int
+    started_at: float
+    is_nohup: bool = False
+
+    def fds(self) -> list[int]:
+        lifeline = [] if self.lifeline is None else [self.lifeline]
+        return [*self.listeners, self.lock, self.control, *self.ipc.values(), *lifeline]

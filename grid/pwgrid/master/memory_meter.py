@@ -1,0 +1,180 @@
+"""Measures the memory of the workers and the host in one pass, and says which workers take too much."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import psutil
+import structlog
+
+from pwgrid.common.worker_lifecycle import NOT_ENDED, WITH_BROWSER
+from pwgrid.master.config import MasterConfig
+from pwgrid.master.memory_readings import MIB, available_mib, cgroup_problem, memory_bytes, rss_bytes
+from pwgrid.master.policy.memory_limits import (
+    MEMORY_LIMIT,
+    HostGuard,
+    expires_at,
+    over_hard,
+    recycle_reason,
+    renewed_after,
+    room_for,
+)
+from pwgrid.master.workers.worker import Worker
+from pwgrid.master.workers.workers import Workers
+from pwgrid.runtime.browser_process_tree import Table
+from pwgrid.settings.model import Settings
+
+log = structlog.get_logger()
+
+
+class MemoryMeter:
+    """Keeps `worker.memory` of every worker, and the host guard, up to date."""
+
+    def __init__(self, config: MasterConfig, workers: Workers, available: Callable[[], int] = available_mib) -> None:
+        self.host_available_mib = 0
+        self.peak_mib = 0
+        """The highest sum of all workers' memory in any sample, by the metric of the settings."""
+        self.guard = HostGuard(config.settings.min_host_available_mib)
+        self._config = config
+        self._follow(config.settings)
+        self._workers = workers
+        self._available = available
+        self._room = 0
+        self._sampled_at = -math.inf
+        self._seen: frozenset[str] = frozenset()
+        self._is_blind = False
+        """Whether the last look failed."""
+        if (problem := cgroup_problem()) is not None:
+            log.warning("cgroup_limits_unknown", reason=problem)
+
+    def tick(self, now: float) -> float:
+        """Sample when a sample is due; mark workers to recycle; kill workers over the hard limit.
+
+        Returns when to call it again at the latest (monotonic seconds).
+        """
+        if self._config.settings is not self._settings:  # a reload
+            self._follow(self._config.settings)
+            self._sampled_at = -math.inf  # a new guard has to know at once what the old one knew
+        is_sample = now >= self._sample_at()
+        try:
+            if now >= min(self._sample_at(), self._age_at()):
+                self._look(now, is_sample=is_sample)
+            elif not self._seen <= self._workers.by_id.keys():  # a worker that has gone may leave enough room
+                self._look_at_host(worker for worker in self._workers.by_id.values() if worker.life.has_process)
+            self._is_blind = self._is_blind and not is_sample
+        except OSError as error:  # no descriptor is free: what was measured last counts until the next sample
+            if not self._is_blind:
+                log.error("memory_not_measured", reason=error.strerror or str(error))
+            self._is_blind = True
+        return min(self._sample_at(), self._age_at())
+
+    def _look(self, now: float, *, is_sample: bool) -> None:
+        workers = [worker for worker in self._workers.by_id.values() if worker.life.has_process]
+        if is_sample:
+            self._sampled_at = now
+            self._meter(workers, self._workers.learn_trees())
+            self._look_at_host(workers)
+        for worker in workers:
+            settings = self._settings_of(worker)
+            if over_hard(settings, worker.memory) and worker.life.status in NOT_ENDED:
+                limit_mib = settings.max_worker_memory_hard_mib
+                log.error("memory_limit", worker=worker.worker_id, **_figures(worker), limit_mib=limit_mib)
+                worker.takes_too_much_memory(MEMORY_LIMIT)
+            elif worker.life.is_capacity and worker.recycle is None:
+                self._mark(worker, now)
+
+    def _follow(self, settings: Settings) -> None:
+        self._settings = settings
+        if self.guard.floor_mib != settings.min_host_available_mib:  # else it stays closed until it may open
+            self.guard = HostGuard(settings.min_host_available_mib)
+        self._settings_of_pools = {name: settings.of_pool(pool) for name, pool in settings.pools_wanted().items()}
+
+    def _settings_of(self, worker: Worker) -> Settings:
+        """Those of its pool; the global ones where the configuration no longer has that pool."""
+        return self._settings_of_pools.get(worker.pool.name, self._settings)
+
+    def room(self) -> int:
+        """How many more workers fit into memory, less those that started since the last sample."""
+        started = sum(worker.forked_at > self._sampled_at for worker in self._workers.by_id.values())
+        return max(0, self._room - started)
+
+    def status_reply(self) -> dict[str, Any]:
+        return {
+            "availableMib": self.host_available_mib,
+            "minAvailableMib": self.guard.floor_mib,
+            "guard": self.guard.reason,
+            "peakMib": self.peak_mib,
+            "memoryMetric": self._settings.memory_metric,
+        }
+
+    def _sample_at(self) -> float:
+        return self._sampled_at + self._settings.memory_check_interval
+
+    def _age_at(self) -> float:
+        if not self._settings.max_worker_age:
+            return math.inf
+        ages = (
+            expires_at(self._settings, worker.forked_at)
+            for worker in self._workers.by_id.values()
+            if worker.life.is_capacity and worker.recycle is None
+        )
+        return min(ages, default=math.inf)
+
+    def _meter(self, workers: list[Worker], table: Table) -> None:
+        metric = self._settings.memory_metric
+        samples = renewed_after(self._settings.memory_check_interval)
+        renewed = {worker.worker_id for worker in workers if worker.memory.is_due(samples)}
+        # Only a part of the unread workers is read at each sample, so that their later readings are spread, too.
+        unread = sorted((worker for worker in workers if worker.memory.memory_mib is None), key=_oldest_first)
+        renewed |= {worker.worker_id for worker in unread[: math.ceil(len(workers) / samples)]}
+        for worker in workers:
+            processes = list(_processes(worker, table))
+            rss_mib = sum(map(rss_bytes, processes)) // MIB
+            settings = self._settings_of(worker)
+            is_due = worker.worker_id in renewed or worker.memory.is_new_high(rss_mib)
+            memory_mib = None
+            if metric == "rss":
+                memory_mib = rss_mib
+            elif worker.memory.needs_reading(settings, rss_mib) or is_due:
+                memory_mib = sum(memory_bytes(process, metric) for process in processes) // MIB
+            worker.memory = worker.memory.sampled(settings, rss_mib, memory_mib)
+            worker.tell(rssMib=rss_mib)
+        self.peak_mib = max(self.peak_mib, sum(worker.memory.memory_mib or 0 for worker in workers))
+
+    def _mark(self, worker: Worker, now: float) -> None:
+        reason = recycle_reason(self._settings_of(worker), worker.forked_at, worker.memory, now)
+        if reason is not None:
+            worker.mark(reason)
+            log.info("worker_to_be_recycled", worker=worker.worker_id, reason=str(reason), **_figures(worker))
+
+    def _look_at_host(self, workers: Iterable[Worker]) -> None:
+        self.host_available_mib = self._available()
+        self._seen = frozenset(self._workers.by_id)
+        sizes = [
+            size
+            for worker in workers
+            if worker.life.status in WITH_BROWSER and (size := worker.memory.memory_mib or worker.memory.rss_mib)
+        ]  # one that was not measured yet would be of no size
+        self._room = room_for(self.host_available_mib, self.guard.floor_mib, sizes)
+        was = self.guard.reason
+        reason = self.guard.observe(self.host_available_mib)
+        if reason is not None and was is None:
+            log.error("host_guard_closed", available_mib=self.host_available_mib, floor_mib=self.guard.floor_mib)
+        elif reason is None and was is not None:
+            log.info("host_guard_opened", available_mib=self.host_available_mib, floor_mib=self.guard.floor_mib)
+
+
+def _processes(worker: Worker, table: Table) -> Iterator[psutil.Process]:
+    if worker.child.pid in table.processes:
+        yield table.processes[worker.child.pid]
+    yield from worker.tree.known
+
+
+def _oldest_first(worker: Worker) -> int:
+    return -worker.memory.samples_since
+
+
+def _figures(worker: Worker) -> dict[str, Any]:
+    return {"rss_mib": worker.memory.rss_mib, "memory_mib": worker.memory.memory_mib, "active": worker.active}

@@ -1,0 +1,315 @@
+"""Runs the proxy, and replaces it without refusing a client: the new one listens before the old one retires. One
+that is restarted gets the listening sockets of the one before it. Sees no client."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from pwgrid.common.errors import GridError
+from pwgrid.common.reasons import Reason
+from pwgrid.common.selectors_loop import Loop
+from pwgrid.control.frames import Frame
+from pwgrid.control.master_side import MasterSide
+from pwgrid.control.server import Reconnect
+from pwgrid.master.child import Child, Exit, RestartedChild, fork_linked
+from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.config import MasterConfig
+from pwgrid.master.leftovers import Leftovers
+from pwgrid.master.policy import validate_reports
+from pwgrid.runtime.child_arguments import ProxyArguments
+from pwgrid.runtime.child_files import RETIRING, ChildState
+
+log = structlog.get_logger()
+
+START_S: Final = 20.0
+"""A new proxy that does not listen after so long is killed; the old one stays."""
+
+STOP_GRACE_S: Final = 5.0
+RETIRE_GRACE_S: Final = 30.0
+"""Time for a retiring proxy beyond the longest wait of a client."""
+
+NOBODY_WAITS: Final[Frame] = {"waiting": 0, "waitingByRun": []}
+
+
+class ProxyChild(RestartedChild):
+    """Runs one proxy.
+
+    `listeners` are its listening sockets: none while only a proxy that another master forked has them.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        config: MasterConfig,
+        files: ChildFileWriter,
+        listeners: tuple[socket.socket, ...],
+    ) -> None:
+        super().__init__("proxy", loop, files)
+        self.listeners = listeners
+        self.listening = False
+        self.ready = False
+        """Whether it knows that it can take a session of every pool."""
+        self.configuration = ""
+        """The name of the configuration that it reported last."""
+        self.waiting: Frame = NOBODY_WAITS
+        """How many clients wait in it for a slot, in total and by run, as it reported last."""
+        self._config = config
+        self._link: MasterSide | None = None
+        self._undelivered: list[tuple[str, Frame]] = []
+        self._state: Frame = {}
+
+    def adopt(self, state: ChildState) -> None:
+        """Take over a proxy that another master forked; it has WORKER_LOST_THRESHOLD to reconnect."""
+        super().adopt(state)
+        if self._child is not None:
+            self._link = self._new_link(adopts=True)
+
+    def push_state(self, state: Frame) -> None:
+        """Send the state to the proxy, and to each one started after it; nothing is sent when it has not changed."""
+        if state != self._state:
+            self._state = state
+            if self._link is not None:
+                self._link.push_state(state)
+
+    def send(self, name: str, data: Frame) -> None:
+        """Send a command to this proxy or, if it dies before it hears it, to the next one."""
+        if self._link is None:
+            self._undelivered.append((name, data))
+        else:
+            self._link.send(name, data)
+
+    def take_undelivered(self) -> list[tuple[str, Frame]]:
+        """The commands that this one may not have heard before it died. The caller sends them to another proxy."""
+        undelivered, self._undelivered = self._undelivered, []
+        return undelivered
+
+    def stop(self) -> None:
+        """Ask it to end; if it does not within STOP_GRACE_S, SIGTERM it, and SIGKILL it after as long again."""
+        self._end("stop", self._loop.now() + STOP_GRACE_S)
+
+    def retire(self) -> None:
+        """Ask it to accept no more clients, serve those that it has, and end; if it does not in time, it is killed."""
+        self._end("retire", self._loop.now() + self._config.settings.longest_wait_s() + RETIRE_GRACE_S)
+        if self._child is not None:
+            self._files.write(replace(self._file_of(self._child), status=RETIRING))
+
+    def attach(self, reconnect: Reconnect) -> bool:
+        """Take the proxy's new connection, and its listening sockets if this process has none; False when there is no
+        link for it. Raises ProtocolError when the first frame is not valid for the link.
+        """
+        if self._link is None:
+            return False
+        self._link.attach(reconnect.sock, reconnect.init)
+        if self.listeners:
+            for each in reconnect.sockets:
+                each.close()
+        else:
+            self.listeners = tuple(reconnect.sockets)
+        return True
+
+    def _end(self, command: str, term_at: float) -> None:
+        self.stop_by(term_at, term_at + STOP_GRACE_S)
+        if self._link is not None:
+            self._link.send(command, {})
+
+    def _fork(self) -> Child:
+        if not self.listeners:
+            try:
+                self.listeners = self._config.listeners.open()
+            except GridError as error:
+                raise OSError(errno.EADDRINUSE, str(error)) from None
+        config, common = self._config, self._config.common()
+        child, control = fork_linked(
+            self._loop,
+            lambda control: config.roles.proxy(
+                ProxyArguments(*common, control, self.listeners, config.parts.tokens_file)
+            ),
+            self.listeners,
+        )
+        link = self._link = self._new_link()
+        link.attach(control)
+        link.push_state(self._state)
+        for name, data in self.take_undelivered():
+            link.send(name, data)
+        return child
+
+    def _on_exit(self, ended: Exit) -> str:
+        self.listening = self.ready = False
+        self.configuration = ""
+        self.waiting = NOBODY_WAITS
+        if self._link is not None:
+            self._link.read_what_is_left()
+            self._link.close("ended")
+            # The next proxy does what this one may not have done, except to stop or retire: only this one had to.
+            is_done = ended.is_clean and not self._is_wanted
+            unheard = [] if is_done else self._link.unacknowledged()
+            self._undelivered = [item for item in unheard if item[0] not in ("stop", "retire")]
+            self._link = None
+        return f"proxy ended with {ended}"
+
+    def _new_link(self, *, adopts: bool = False) -> MasterSide:
+        lost_s = self._config.settings.worker_lost_threshold
+        return MasterSide(self._loop, "proxy", lost_s, self._heard, self._on_silence, adopts=adopts)
+
+    def _heard(self, frame: Frame) -> None:
+        match frame:
+            case {"t": "init"}:
+                # A proxy that another master forked does not repeat its first event, which said that it listens.
+                self.listening = self.listening or frame["lastEventIdx"] > 0
+            case {"t": "state", "data": data}:
+                self.ready = bool(data.get("ready"))
+                self.configuration = str(data.get("configuration", ""))
+                self.waiting = {
+                    "waiting": validate_reports.count(data.get("waiting")),
+                    "waitingByRun": validate_reports.waiting_by_run(data.get("waitingByRun")),
+                }
+            case {"t": "stopping"}:
+                self.listening = self.ready = False
+            case {"t": "event", "name": "listening"}:
+                self.listening = True
+            case {"t": "event", "name": name}:
+                log.warning("event_unknown", process="proxy", name=name)
+
+    def _on_silence(self) -> None:
+        if self._child is not None:
+            log.error("proxy_silent", pid=self.pid, after_s=self._config.settings.worker_lost_threshold)
+            self._child.end_now()
+
+
+class Proxies:
+    """Runs one proxy, `current`, and others during a replacement."""
+
+    def __init__(self, loop: Loop, config: MasterConfig, files: ChildFileWriter) -> None:
+        self._loop = loop
+        self._config = config
+        self._files = files
+        self.configuration = ""
+        """A name for the latest configuration; each proxy reports which one it knows."""
+        self.current = self._make(config.listeners.there)
+        self._coming: ProxyChild | None = None
+        self._leaving: list[ProxyChild] = []
+        self._late = loop.timer(lambda: self._replaced(f"it does not listen after {START_S:g} s"))
+        self._wanted: Reason | None = None
+        self._then: Callable[[], None] | None = None
+
+    @property
+    def is_being_replaced(self) -> bool:
+        """Whether a replacement is asked for or under way."""
+        return self._wanted is not None or self._coming is not None
+
+    def waiting(self) -> Frame:
+        """How many clients wait for a slot in all proxies, in total and by run."""
+        told = [each.waiting for each in self._all()]
+        by_run = [run for each in told for run in each["waitingByRun"]]
+        return {"waiting": sum(each["waiting"] for each in told), "waitingByRun": by_run}
+
+    def pids(self) -> set[int]:
+        return {each.pid for each in self._all() if each.pid is not None}
+
+    def adopt(self, leftovers: Leftovers) -> None:
+        """Take over the proxies that another master left; all but one serve their clients and end."""
+        if leftovers.proxy is not None:
+            self.current.adopt(leftovers.proxy)
+        for state in leftovers.retiring:
+            leaving = self._make(())
+            leaving.adopt(state)
+            self._retire(leaving)
+
+    def replace(self, reason: Reason, then: Callable[[], None] | None = None) -> None:
+        """Start a new proxy, and retire the current one when it listens; `then` is called when it does, or has
+        failed."""
+        self._wanted = reason
+        self._then = then or self._then
+
+    def go_on_replacing(self) -> None:
+        """Take the next step of a replacement, if it can be taken now. Call it after each turn of the loop."""
+        if self._coming is not None:
+            if self._coming.listening or self._coming.problem is not None:
+                self._replaced(None if self._coming.listening else self._coming.problem)
+        elif self._wanted is not None and self.current.listening and self.current.listeners:
+            log.info("proxy_replacing", pid=self.current.pid, reason=str(self._wanted))
+            self._wanted = None
+            self._late.arm(self._loop.now() + START_S)
+            self._coming = self._make(self.current.listeners)
+            self._coming.start()
+        for each in self._leaving:
+            if each.pid is None:  # it is restarted no more: what it has not heard is the current one's to hear
+                for name, data in each.take_undelivered():
+                    self.current.send(name, data)
+        self._leaving = [each for each in self._leaving if each.pid is not None]
+
+    def push_state(self, state: Frame) -> None:
+        told = {**state, "configuration": self.configuration}
+        for each in self._all():
+            each.push_state(told)
+
+    def know_configuration(self) -> bool:
+        """Whether each proxy that accepts clients has the latest configuration."""
+        return all(each.configuration == self.configuration for each in self._all() if each.listening)
+
+    def send(self, name: str, data: Frame) -> None:
+        """Send a command to the current proxy or, if it dies before it hears it, to the next one; and to retiring
+        ones."""
+        self.current.send(name, data)
+        for each in self._leaving:
+            if each.pid is not None:
+                each.send(name, data)
+
+    def tell_all(self, name: str, data: Frame) -> None:
+        for each in self._all():
+            each.send(name, data)
+
+    def stop(self) -> None:
+        """Ask all proxies to end; those that do not are killed."""
+        self._end_replacement()
+        for each in self._all():
+            each.stop()
+
+    def kill(self) -> None:
+        self._end_replacement()
+        for each in self._all():
+            each.kill()
+
+    def attach(self, reconnect: Reconnect) -> bool:
+        """Take a proxy's new connection; False when it is none of these proxies."""
+        return any(each.pid == reconnect.pid and each.attach(reconnect) for each in self._all())
+
+    def _replaced(self, problem: str | None) -> None:
+        """The new proxy takes over, or the current one stays because of a problem."""
+        coming, self._coming = self._coming, None
+        assert coming is not None
+        self._late.cancel()
+        if problem is None:
+            self._retire(self.current)
+            self.current = coming
+            log.info("proxy_replaced", pid=coming.pid)
+        else:
+            log.error("proxy_not_replaced", reason=problem)
+            coming.kill()
+            self._leaving.append(coming)
+        then, self._then = self._then, None
+        if then is not None:
+            then()
+
+    def _retire(self, proxy: ProxyChild) -> None:
+        proxy.retire()
+        self._leaving.append(proxy)
+
+    def _end_replacement(self) -> None:
+        self._late.cancel()
+        self._wanted = self._then = None
+        if self._coming is not None:
+            self._leaving.append(self._coming)
+            self._coming = None
+
+    def _make(self, listeners: tuple[socket.socket, ...]) -> ProxyChild:
+        return ProxyChild(self._loop, self._config, self._files, listeners)
+
+    def _all(self) -> list[ProxyChild]:
+        return [self.current, *([self._coming] if self._coming else []), *self._leaving]

@@ -1,0 +1,159 @@
+"""The routes of the grid: health for all; for operators its status, workers and pools, also to scale and drain them."""
+
+from collections.abc import Collection
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+
+from pwgrid import __version__
+from pwgrid.common.errors import GridError, Refused
+from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.proxy.api import models
+from pwgrid.proxy.api.errors import problems
+from pwgrid.proxy.api.roles_and_body_limits import NEEDS_OPERATOR, OPEN_TO_ALL, BoundedBody, Operator
+from pwgrid.proxy.policy.access import ANYBODY
+from pwgrid.proxy.policy.refusal import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, Refusal, no_capacity
+from pwgrid.proxy.roster import PoolView
+from pwgrid.proxy.services import Services
+from pwgrid.registry.records import RegistrySnapshot
+
+
+def health_routes(grid: Services) -> APIRouter:
+    router = APIRouter(tags=["health"], dependencies=[OPEN_TO_ALL])
+
+    @router.get("/health")
+    async def health() -> models.Health:
+        """Answers while the proxy runs, whether the grid is ready or not."""
+        return models.Health(version=__version__)
+
+    @router.get("/health/ready", responses=problems(503), response_model_exclude_none=True)
+    async def ready() -> models.Ready:
+        """Every pool has an available worker that would be chosen (all its slots may be taken); else 503 with the
+        reason. `degraded` is there if clients are served without Redis, and says why."""
+        found = await grid.readiness.verdict()
+        if (reason := found.reason) is not None:
+            retry_after_s = RETRY_AFTER_STOPPING_S if grid.roster.stopping else RETRY_AFTER_S
+            raise Refusal(503, reason, headers=(("Retry-After", str(retry_after_s)),), details={"status": "not ready"})
+        return models.Ready(degraded=found.degraded)
+
+    return router
+
+
+def operator_routes(grid: Services) -> APIRouter:
+    router = APIRouter(dependencies=[NEEDS_OPERATOR])
+
+    @router.get("/v1/status", tags=["grid"])
+    async def status() -> models.Status:
+        """Readiness and its reason, live sessions, waiting clients, outcomes."""
+        found = await grid.registry.snapshot()
+        verdict = await grid.readiness.verdict(found)
+        return models.Status(
+            ready=verdict.reason is None,
+            reason=verdict.reason,
+            degraded=verdict.degraded,
+            active_connections=sum(found.active.values()),
+            waiting=grid.queue.waiting(),
+            waiting_by_run=[models.WaitingRun(**each._asdict()) for each in grid.queue.waiting_by_run()],
+            clients=models.Clients.model_validate(grid.gateway.figures, from_attributes=True),
+            outcomes=dict(found.outcomes),
+            taken_back=dict(found.taken_back),
+            counter_repairs=found.counter_repairs,
+        )
+
+    @router.get("/v1/workers", tags=["workers"])
+    async def workers(identity: Operator) -> models.Workers:
+        """The registered workers with their counters. `wsEndpoint` is a secret of operators: null if the grid asks for
+        no token, since then anybody may ask."""
+        return models.Workers.of(await grid.registry.snapshot(), grid.roster, with_endpoints=identity is not ANYBODY)
+
+    @router.post("/v1/workers/{id}/drain", tags=["workers"], status_code=202, responses=problems(404, 503))
+    async def drain(worker_id: Annotated[str, Path(alias="id")], now: bool = False) -> models.Draining:
+        """Drains a worker: it takes no new session and ends when its live ones have ended; its replacement starts at
+        once. With `now` its live sessions end at once, too."""
+        if worker_id not in grid.roster.workers:
+            raise Refusal(404, f"there is no worker {worker_id[:40]!r}: GET /v1/workers lists them")
+        # Without `once` a second drain, which may be a retry, cuts sessions.
+        asked = {"worker": worker_id, "reason": "operator", "now": now, "once": True}
+        return models.Draining.model_validate(await _ask_master(grid, "drain", asked))
+
+    @router.get("/v1/capacity", tags=["pools"])
+    async def capacity() -> models.Capacity:
+        """Slots, busy slots, waiting clients and spare workers: in total, by pool, and by label key."""
+        found = await grid.registry.snapshot()
+        pools = {name: _room(grid, pool, found) for name, pool in grid.roster.pools.items()}
+        there = {name: pool for name, pool in grid.roster.pools.items() if not pool.is_removed}
+        labels = {key: pools[name] for name, pool in there.items() for key in pool.labels}
+        return models.Capacity(total=_sum(pools.values()), pools=pools, labels=labels)
+
+    @router.get("/v1/pools", tags=["pools"])
+    async def pools() -> models.Pools:
+        """The pools with their settings, and how many of their workers are in which state."""
+        views = grid.roster.pools.values()
+        return models.Pools(pools=[models.Pool.model_validate(each, from_attributes=True) for each in views])
+
+    @router.get("/nodes", tags=["workers"])
+    async def nodes() -> models.Nodes:
+        """The registered workers, in the form in which other browser hubs list their nodes."""
+        found = await grid.registry.snapshot()
+        return models.Nodes(
+            nodes=[
+                models.Node(
+                    node_id=worker.worker_id,
+                    browser_type=worker.browser_type,
+                    pool=worker.pool,
+                    labels=[*worker.labels],
+                    status=worker.status,
+                    capacity=worker.slots,
+                    active=found.active.get(field, 0),
+                    last_heartbeat=worker.last_heartbeat,
+                    playwright_version=worker.playwright_version,
+                )
+                for field, worker in found.workers.items()
+            ]
+        )
+
+    return router
+
+
+def pool_command_routes(grid: Services) -> APIRouter:
+    """Makes the routes that the master answers, for operators; AskMaster bounds how long it may take."""
+    router = APIRouter(prefix="/v1/pools", tags=["pools"], route_class=BoundedBody, dependencies=[NEEDS_OPERATOR])
+
+    @router.post("/{name}/scale", responses=problems(413))
+    async def scale(pool: Annotated[str, Path(alias="name")], wanted: models.Scale) -> models.Scaled:
+        """Sets a pool's number of workers until the next reload that changes it; surplus workers drain."""
+        return models.Scaled.model_validate(await _ask_master(grid, "scale", {pool: wanted.workers}))
+
+    @router.post("/{name}/drain", status_code=202)
+    async def drain(pool: Annotated[str, Path(alias="name")]) -> models.Draining:
+        """Drains all workers of a pool: they take no new session and end when their live ones have ended; replacements
+        start at once. May be repeated: live sessions go on."""
+        asked = {"pool": pool, "reason": "operator", "once": True}  # without `once` a second drain cuts sessions
+        return models.Draining.model_validate(await _ask_master(grid, "drain", asked))
+
+    return router
+
+
+async def _ask_master(grid: Services, name: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Raises Refusal."""
+    try:
+        return await grid.master.ask(name, data)
+    except Refused as refused:
+        raise Refusal(400, str(refused)) from None
+    except GridError as gone:
+        raise no_capacity(str(gone)) from None
+
+
+def _room(grid: Services, pool: PoolView, found: RegistrySnapshot) -> models.Room:
+    mine = {field: worker for field, worker in found.workers.items() if worker.pool == pool.name}
+    serving = [worker for worker in mine.values() if worker.status == WorkerStatus.AVAILABLE]
+    return models.Room(
+        slots=sum(worker.slots for worker in serving),
+        busy=sum(found.active.get(field, 0) for field in mine),
+        waiting=grid.queue.waiting(pool.name),
+        spare=sum(worker.status == WorkerStatus.SPARE for worker in mine.values()),
+    )
+
+
+def _sum(rooms: Collection[models.Room]) -> models.Room:
+    return models.Room(**{name: sum(getattr(each, name) for each in rooms) for name in models.Room.model_fields})

@@ -1,0 +1,395 @@
+"""The bodies of the API's requests and answers, and query parameters that several routes have: names in camelCase,
+times in Unix seconds, memory in MiB."""
+
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+
+from fastapi import Query
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from pwgrid.common.session_lifecycle import SessionStatus
+from pwgrid.common.types import BrowserType
+from pwgrid.proxy.roster import Roster
+from pwgrid.registry.records import (
+    EXPIRES_AT,
+    LABEL_KEY,
+    LABELS,
+    NAME,
+    RUN,
+    TOKEN,
+    RegistrySnapshot,
+    SessionRecord,
+    number,
+)
+from pwgrid.settings.value_types import MAX_WORKERS
+
+MAX_PAGE: Final = 1000
+DEFAULT_TTL_S: Final = 900
+MIN_TTL_S: Final = 60
+MAX_TTL_S: Final = 86_400
+
+NoneIfEmpty = BeforeValidator(lambda given: given or None)
+"""An empty filter counts as not given."""
+
+PageSize = Annotated[int, BeforeValidator(lambda given: given or 100), Query(ge=1, le=MAX_PAGE)]
+Cursor = Annotated[str | None, NoneIfEmpty, Query()]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+class Problem(_Model):
+    """The form of every refusal; some have further fields."""
+
+    error: str
+    """One sentence that says what to do."""
+
+
+class Health(_Model):
+    """The proxy runs."""
+
+    status: Literal["ok"] = "ok"
+    version: str
+
+
+class Ready(_Model):
+    """Every pool can take a session. `degraded` says without what, if clients are served without Redis."""
+
+    status: Literal["ready"] = "ready"
+    degraded: str | None = None
+
+
+class ActiveConnections(_Model):
+    """Live sessions of the whole grid."""
+
+    active_connections: int
+
+
+class Clients(_Model):
+    """Connects by outcome since the proxy started. The longest wait for a slot is in seconds."""
+
+    handed_off: int
+    refused: int
+    retried: int
+    abandoned: int
+    options_ignored: int
+    longest_wait_s: float
+
+
+class WaitingRun(_Model):
+    """Clients that wait for a slot of one pool and share their turns, since they have the same run and token. Both are
+    empty if the clients have none."""
+
+    pool: str
+    run: str
+    token: str
+    waiting: int
+
+
+class Status(_Model):
+    """The grid at a glance. `reason` says why it is not ready, `degraded` why clients are served without Redis.
+    `outcomes` are totals of ended sessions, which only rise; `takenBack` are those of them that were presumed
+    wrongly."""
+
+    ready: bool
+    reason: str | None
+    degraded: str | None
+    active_connections: int
+    waiting: int
+    waiting_by_run: list[WaitingRun]
+    clients: Clients
+    outcomes: dict[str, int]
+    taken_back: dict[str, int]
+    counter_repairs: int
+
+
+class Worker(_Model):
+    """A registered worker with its counters."""
+
+    id: str
+    pool: str
+    labels: list[str]
+    browser_type: str
+    status: str
+    suspect: str | None
+    """Why it takes no new client for now although it is available: its browser may be sick."""
+    active: int
+    lifetime: int
+    slots: int
+    rss_mib: int | None
+    started_at: float
+    ws_endpoint: str | None
+
+
+class Workers(_Model):
+    """All registered workers."""
+
+    workers: list[Worker]
+
+    @classmethod
+    def of(cls, found: RegistrySnapshot, roster: Roster, *, with_endpoints: bool) -> "Workers":
+        """Reads a snapshot. Endpoints are secrets: without `with_endpoints` they are left out."""
+        suspect = {worker.worker_id: worker.suspect for worker in roster.workers.values()}
+        return cls(
+            workers=[
+                Worker(
+                    id=worker.worker_id,
+                    pool=worker.pool,
+                    labels=[*worker.labels],
+                    browser_type=worker.browser_type,
+                    status=worker.status,
+                    suspect=suspect.get(worker.worker_id),
+                    active=found.active.get(field, 0),
+                    lifetime=found.lifetime.get(field, 0),
+                    slots=worker.slots,
+                    rss_mib=worker.rss_mib,
+                    started_at=worker.started_at,
+                    ws_endpoint=worker.ws_endpoint if with_endpoints else None,
+                )
+                for field, worker in found.workers.items()
+            ]
+        )
+
+
+class Draining(_Model):
+    """The workers that have been asked to drain."""
+
+    draining: list[str]
+
+
+class Session(_Model):
+    """One session. A time is null before its event; `reason` says why it ended."""
+
+    id: str
+    pool: str
+    browser_type: str
+    worker_id: str
+    status: str
+    reason: str | None
+    created_at: float
+    started_at: float | None
+    drain_at: float | None
+    ended_at: float | None
+    client: str
+    bytes_in: int
+    bytes_out: int
+    ignored_options: list[str]
+    """Names of the client's launch options that a shared browser ignores."""
+    labels: str | None
+    """The label key that its client asked for."""
+    label_key: str | None
+    """The pool's label key that serves it."""
+    name: str | None
+    """What its client calls its run."""
+    run: str | None
+    """The id of the run, from the borrow."""
+    token: str | None
+    """The name of its client's token."""
+    lease: str | None
+    """The id of the lease that its client came with."""
+    viewed_at: float | None
+    """When somebody last looked at its pages."""
+
+    @classmethod
+    def of(cls, record: SessionRecord) -> "Session":
+        return cls.model_validate(record.as_json())
+
+
+class Sessions(_Model):
+    """Sessions, the newest first; `cursor` gives the next page, null at the end. A page may have fewer than `limit`."""
+
+    sessions: list[Session]
+    cursor: str | None
+
+
+class Borrow(_Model):
+    """Asks for a slot of the pool that serves this label key, for `ttlSeconds`."""
+
+    label_key: str
+    run_name: str | None = None
+    run_id: str | None = None
+    ttl_seconds: Annotated[int, Field(ge=MIN_TTL_S, le=MAX_TTL_S)] = DEFAULT_TTL_S
+
+
+class Borrowed(_Model):
+    """A new lease. `webSocketEndpoint` is secret, and for one connection at a time; `labelKey` is the pool's label key
+    that serves the one that was asked for."""
+
+    browser_id: str
+    web_socket_endpoint: str
+    browser_type: BrowserType
+    label_key: str
+    requested_label_key: str
+    expires_at: float
+
+
+class Return(_Model):
+    """Names the lease to return."""
+
+    browser_id: str
+    label_key: str | None = None
+
+
+class Returned(_Model):
+    """`returned` is false if the lease was over before: returned, expired, or lost with its worker."""
+
+    browser_id: str
+    returned: bool
+
+
+class Extend(_Model):
+    """Asks that a lease lasts for at least `ttlSeconds` from now on."""
+
+    ttl_seconds: Annotated[int, Field(ge=MIN_TTL_S, le=MAX_TTL_S)] = DEFAULT_TTL_S
+
+
+class Extended(_Model):
+    """`expiresAt` is the lease's new end."""
+
+    browser_id: str
+    expires_at: float
+
+
+LeaseStatus = Literal["pending", "active", "returned", "expired", "ended", "failed"]
+LEASE_STATUS: Final[Mapping[str, LeaseStatus]] = {
+    SessionStatus.PENDING: "pending",
+    SessionStatus.RUNNING: "active",
+    SessionStatus.COMPLETED: "returned",
+    SessionStatus.EXPIRED: "expired",
+    SessionStatus.ENDED: "ended",
+    SessionStatus.FAILED: "failed",
+}
+"""The API's name for a lease's status, by the status in its record."""
+
+
+class Lease(_Model):
+    """One lease. `endedAt` is null until it is over; `reason` says why it is."""
+
+    browser_id: str
+    browser_type: str
+    worker_id: str
+    status: LeaseStatus
+    reason: str | None
+    created_at: float
+    expires_at: float
+    ended_at: float | None
+    client: str
+    pool: str
+    label_key: str | None
+    """The pool's label key that serves the one that was asked for."""
+    requested_label_key: str | None
+    run_name: str | None
+    run_id: str | None
+    token: str | None
+
+    @classmethod
+    def of(cls, record: SessionRecord) -> "Lease":
+        says = record.extra.get
+        return cls(
+            browser_id=f"{record.worker_id}-{record.session_id}",
+            browser_type=record.browser_type,
+            worker_id=record.worker_id,
+            status=LEASE_STATUS.get(record.status, "failed"),
+            reason=record.reason,
+            created_at=record.created_at,
+            expires_at=number(says(EXPIRES_AT)),
+            ended_at=record.ended_at,
+            client=record.client,
+            pool=record.pool,
+            label_key=says(LABEL_KEY),
+            requested_label_key=says(LABELS),
+            run_name=says(NAME),
+            run_id=says(RUN),
+            token=says(TOKEN),
+        )
+
+
+class Leases(_Model):
+    """Leases, the newest first; `cursor` gives the next page, null at the end. A page may have fewer than `limit`."""
+
+    leases: list[Lease]
+    cursor: str | None
+
+
+class Ending(_Model):
+    """The session that has been told to end."""
+
+    ending: str
+
+
+class Room(_Model):
+    """`slots` are those of workers that serve; `busy` are sessions, also in workers that drain; `waiting` counts
+    clients, `spare` warm workers."""
+
+    slots: int
+    busy: int
+    waiting: int
+    spare: int
+
+
+class Capacity(_Model):
+    """How much there is and how much is taken. A label key has the figures of its pool."""
+
+    total: Room
+    pools: dict[str, Room]
+    labels: dict[str, Room]
+
+
+class Pool(_Model):
+    """A pool. `wanted`, `available`, `starting`, `spare` and `draining` count workers; `slots` and `lifetime` are
+    sessions of each worker. `reason` says why the pool is short of workers."""
+
+    # Made from a PoolView (proxy/roster.py), which has all of these.
+
+    name: str
+    browser_type: str
+    labels: list[str]
+    wanted: int
+    available: int
+    starting: int
+    spare: int
+    draining: int
+    slots: int
+    lifetime: int
+    drain_timeouts: int
+    reason: str | None
+
+
+class Pools(_Model):
+    """All pools, in the order of the configuration."""
+
+    pools: list[Pool]
+
+
+class Scale(_Model):
+    """How many workers the pool gets, until the next reload that changes it."""
+
+    workers: int = Field(ge=0, le=MAX_WORKERS)
+
+
+class Scaled(_Model):
+    """How many workers are wanted now, by pool."""
+
+    wanted: dict[str, int]
+
+
+class Node(_Model):
+    """A registered worker. `capacity` is its slots, `active` its sessions."""
+
+    node_id: str
+    browser_type: str
+    pool: str
+    labels: list[str]
+    status: str
+    capacity: int
+    active: int
+    last_heartbeat: float
+    playwright_version: str
+
+
+class Nodes(_Model):
+    """All registered workers."""
+
+    nodes: list[Node]

@@ -1,0 +1,138 @@
+"""What all connects and borrows share: the policy, the wait for a slot, the refusal while the grid takes nobody, the
+figures. Knows no single client."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from pwgrid.proxy.client_traces import Attempt, ClientTraces
+from pwgrid.proxy.connect.connect_metrics import ConnectFigures, Pool, Waited
+from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs
+from pwgrid.proxy.connect.refusal_log import RefusalLog
+from pwgrid.proxy.policy.access import Access
+from pwgrid.proxy.policy.connect_request import Policy
+from pwgrid.proxy.policy.label_match import OfferedLabels
+from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, no_capacity, stopping
+from pwgrid.proxy.policy.session_caps import cap_reached
+from pwgrid.proxy.readiness_check import Readiness
+from pwgrid.proxy.roster import Roster
+from pwgrid.proxy.select.queue import ClientGone, Ticket
+from pwgrid.proxy.select.selector import Selector
+from pwgrid.settings.model import Settings
+
+SUCCESSOR_S: Final = 5.0
+"""How long clients with leases of a worker that died wait for its successor."""
+
+SUCCESSOR_LOOK_S: Final = 0.05
+
+
+@dataclass(slots=True)
+class Gateway:
+    """What all connects and borrows share."""
+
+    settings: Settings
+    roster: Roster
+    selector: Selector
+    handoffs: Handoffs
+    access: Access
+    readiness: Readiness
+    figures: ConnectFigures = field(default_factory=ConnectFigures)
+    refusal_log: RefusalLog = field(default_factory=RefusalLog)
+    on_slot_taken: Callable[[], None] = lambda: None
+    traces: ClientTraces | None = None
+    """None unless they are asked for."""
+    _policy: Policy | None = None
+
+    def policy(self) -> Policy:
+        if self._policy is None:
+            settings, offered = self.settings, self.roster.offered()
+            default = settings.default_browser_type
+            types = {pool.browser_type for pool in offered.values()}
+            sandbox = {"chromiumSandbox": settings.chromium_sandbox}
+            self._policy = Policy(
+                # If only one browser type has workers, it is the default, as in the settings.
+                default_browser_type=default if default in types or len(types) != 1 else min(types),
+                pools={name: replace(pool, options={**pool.options, **sandbox}) for name, pool in offered.items()},
+                versions=self.roster.versions(),
+                access=self.access,
+                labels=OfferedLabels(
+                    self.roster.label_keys(),
+                    settings.borrow_trailing_fallback,
+                    settings.borrow_prefix_expand,
+                    settings.borrow_wildcards,
+                ),
+            )
+        return self._policy
+
+    async def slot(self, ticket: Ticket, attempt: Attempt | None = None) -> str:
+        """Waits for a slot for this ticket, and tells `attempt` of the wait. Returns its worker's id. Raises Refusal
+        or ClientGone."""
+        since, waited = time.monotonic(), Waited.REFUSED
+        try:
+            worker_id = await self.selector.queue.acquire(ticket)
+            waited = Waited.SERVED
+            return worker_id
+        except ClientGone:
+            waited = Waited.ABANDONED
+            raise
+        except Refusal as refusal:
+            if refusal.reason is RefusalReason.WAITED_TOO_LONG:
+                if at_cap := await self.selector.caps_reached(ticket):
+                    raise cap_reached(at_cap[0], ticket.caps[at_cap[0]], refusal) from None
+                if (reason := await self.readiness.shortage(ticket.pool)) is not None:
+                    raise no_capacity(reason) from None
+            raise
+        finally:
+            # In the next turn of the loop, so that the handoff comes first.
+            waited_s = time.monotonic() - since
+            loop = asyncio.get_running_loop()
+            selection_s = ticket.selection_s if waited is Waited.SERVED else None
+            pool, stood_in_line = (ticket.browser_type, ticket.pool), ticket.granted is not None
+            loop.call_soon(self._note_wait, pool, waited, waited_s, selection_s, stood_in_line)
+            if attempt is not None:
+                loop.call_soon(attempt.waited, since, waited_s, selection_s)
+
+    def _note_wait(
+        self, pool: Pool, waited: Waited, waited_s: float, selection_s: float | None, stood_in_line: bool
+    ) -> None:
+        self.figures.note_wait(waited_s)
+        if stood_in_line:
+            self.figures.waits[pool, waited].observe(waited_s)
+        if selection_s is not None:
+            self.on_slot_taken()
+            phases = self.figures.phases[pool]
+            phases.queue.observe(max(0.0, waited_s - selection_s))
+            phases.selection.observe(selection_s)
+
+    async def ask_worker(self, worker_id: str, question: Mapping[str, object], about: str) -> dict[str, Any] | None:
+        """Returns a worker's answer about a lease or session of its own; None if it is gone, and these with it. Waits
+        for a successor. Raises Refusal, which names what it is `about`."""
+        until = asyncio.get_running_loop().time() + SUCCESSOR_S
+        while True:
+            try:
+                return await self.handoffs.ask(worker_id, question)
+            except HandoffFailure as failure:
+                if await self.may_answer_again(worker_id, until):
+                    continue
+                if worker_id not in self.roster.workers:
+                    return None
+                raise no_capacity(f"the worker of {about} does not answer: {failure}") from None
+
+    async def may_answer_again(self, worker_id: str, until: float) -> bool:
+        """Waits a moment. Returns whether a worker that is gone may still get a successor: the master lists it, and the
+        loop's clock is before `until`."""
+        await asyncio.sleep(SUCCESSOR_LOOK_S)  # no event tells that the successor listens
+        return worker_id in self.roster.workers and asyncio.get_running_loop().time() < until
+
+    def closed(self) -> Refusal | None:
+        """Returns the refusal for all clients while the grid takes none; else None."""
+        if self.roster.stopping:
+            return stopping()
+        lost = self.roster.lost
+        return no_capacity(lost, RefusalReason.MASTER_LOST) if lost else None
+
+    def roster_changed(self) -> None:
+        """Makes the policy anew: it depends on the roster."""
+        self._policy = None

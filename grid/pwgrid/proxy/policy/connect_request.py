@@ -1,0 +1,258 @@
+"""Decides which browser an upgrade request gets, or which refusal: checks its handshake, and reads what it asks for."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl
+
+import orjson
+from websockets.datastructures import Headers
+from websockets.exceptions import InvalidHandshake, InvalidHeader, InvalidMethod, InvalidUpgrade
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
+
+from pwgrid.common.types import BROWSER_TYPES, BrowserType
+from pwgrid.proxy.policy.access import ANYBODY, Access, Address, Identity, check_origin
+from pwgrid.proxy.policy.choose_pool import asked_browser_type, asked_pool, choose_pool
+from pwgrid.proxy.policy.label_match import OfferedLabels
+from pwgrid.proxy.policy.refusal import CLIENT_URL, Refusal, bad_handshake, nothing_at
+from pwgrid.proxy.roster import PoolView
+
+CONNECT_HINT: Final = f"this is a Playwright grid: connect a Playwright client to {CLIENT_URL}"
+
+_PLAYWRIGHT_AGENT: Final = re.compile(r"Playwright/(\d+\.\d+)")
+_VERSION_CHARACTERS: Final = 20
+_WORKER_PATH: Final = re.compile(r"/playwright/(?P<type>[a-z]+)/(?P<id>[0-9a-f]+)\.(?P<secret>[0-9A-Za-z_-]+)")
+
+_LEASE_PATH: Final = re.compile(
+    r"/lease/(?P<type>[a-z]+)/(?P<worker>[0-9a-f]+)/(?P<id>[0-9a-f]+)\.(?P<secret>[0-9A-Za-z_-]+)"
+)
+
+# The browser server gets nothing else of the client's head: no token, cookie, address or foreign Host.
+_PASSED_ON: Final = frozenset({"user-agent", "upgrade", "connection", "sec-websocket-key", "sec-websocket-version"})
+_PASSED_ON_PREFIX: Final = "x-playwright-"
+_COMPRESSION: Final = "sec-websocket-extensions"
+
+_HANDSHAKE: Final = ServerProtocol()
+"""Judges all requests: making one takes as long as judging. Its state from the last request is not read."""
+
+_KEY: Final = re.compile(r"[A-Za-z0-9+/]{22}==")
+
+MAX_OPTIONS: Final = 20
+_OPTION_CHARACTERS: Final = 40
+_ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
+_OF_THE_CLIENT: Final = frozenset(
+    {"timeout", "handleSIGHUP", "handleSIGINT", "handleSIGTERM", "logger", "tracesDir", "artifactsDir"}
+)
+"""Playwright Test sends these with each connect; they are about the client's own processes and directories."""
+
+MAX_NAME_CHARACTERS: Final = 128
+NAME_RULE: Final = f"at most {MAX_NAME_CHARACTERS} letters (A to Z), digits, spaces, '.', '_' and '-'"
+_NAME: Final = re.compile(rf"[0-9A-Za-z ._-]{{0,{MAX_NAME_CHARACTERS}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the grid allows and offers now. `pools` are by name, in the order of the configuration."""
+
+    default_browser_type: BrowserType
+    pools: Mapping[str, PoolView]
+    versions: frozenset[str]
+    """Playwright major.minor of the available workers; empty when none is known yet."""
+    access: Access = field(default_factory=Access)
+    labels: OfferedLabels = field(default_factory=OfferedLabels)
+
+
+@dataclass(frozen=True, slots=True)
+class LeasePath:
+    """The path of a borrowed lease's endpoint: names the worker and the lease, and has the lease's secret."""
+
+    browser_type: BrowserType
+    worker_id: str
+    lease_id: str
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectRequest:
+    """What an upgrade request asks for, after all checks. `worker_id` and `endpoint_path` are set if the path names a
+    worker. `ignored_options` are launch options that the grid ignores.
+    """
+
+    browser_type: BrowserType
+    pool: str
+    playwright_version: str | None = None
+    worker_id: str | None = None
+    endpoint_path: str = ""
+    ignored_options: tuple[str, ...] = ()
+    identity: Identity = ANYBODY
+    labels: str = ""
+    """The label key that the client asks for."""
+    name: str = ""
+    """What the client calls its run."""
+    label_key: str = ""
+    """The pool's label key that serves `labels`."""
+
+
+def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> ConnectRequest | LeasePath:
+    """Returns what this upgrade request asks for, or the lease that it comes with. Raises Refusal.
+
+    `local` is the address that the client has connected to, `peer` the client's host.
+    """
+    path, _, query = request.path.partition("?")
+    headers, parameters = request.headers, parse_qsl(query, keep_blank_values=True)
+    if (lent := _LEASE_PATH.fullmatch(path)) is not None:
+        return _with_lease(request, policy, local, lent)
+    identity = policy.access.check(headers, parameters, local, peer)
+    _check_handshake(request)
+    version = _client_version(headers)
+    if version is not None and policy.versions and version not in policy.versions:
+        known = ", ".join(sorted(policy.versions))
+        raise Refusal(
+            428,
+            f"this client is Playwright {version[:_VERSION_CHARACTERS]}, the grid's browsers speak {known}: "
+            f"install Playwright {known} on the client, or upgrade the grid",
+            details={"versions": sorted(policy.versions)},
+        )
+    named = _WORKER_PATH.fullmatch(path)
+    if named is None and path not in ("", "/"):
+        raise nothing_at(path)
+    labels = _said(headers, parameters, "labels")
+    name = run_name(_said(headers, parameters, "name"), "name")
+    labelled = policy.labels.serving(labels, _client_browser(headers)) if labels else None
+    pool = choose_pool(
+        policy.pools,
+        policy.default_browser_type,
+        identity,
+        asked_browser_type(headers, parameters, named["type"] if named else None),
+        asked_pool(parameters, policy.pools),
+        policy.labels.keys[labelled] if labelled else None,
+    )
+    offered = policy.pools[pool]
+    ignored = ignored_launch_options(headers, parameters, offered.options)
+    worker_id, endpoint_path = (named["id"], path) if named else (None, "")
+    said = (labels, name, str(labelled or ""))
+    return ConnectRequest(offered.browser_type, pool, version, worker_id, endpoint_path, ignored, identity, *said)
+
+
+def _with_lease(request: Request, policy: Policy, local: Address, lent: re.Match[str]) -> LeasePath:
+    """Decides for a client with a lease. The secret in its path replaces a token, and its version is not checked."""
+    policy.access.check_host(request.headers, local)
+    check_origin(request.headers, policy.access.allowed_origins)
+    _check_handshake(request)
+    named, client = lent["type"], _client_browser(request.headers)
+    browser_type = next((each for each in BROWSER_TYPES if each == named), None)
+    if browser_type is None:
+        raise Refusal(400, f"unknown browser {named[:40]!r}: use one of {', '.join(BROWSER_TYPES)}")
+    if client not in (None, browser_type):
+        raise Refusal(400, f"the lease is for {browser_type}, but the client is {client}: make them agree")
+    return LeasePath(browser_type, lent["worker"], lent["id"], lent["secret"])
+
+
+def ignored_launch_options(
+    headers: Headers, parameters: Iterable[tuple[str, str]], grid: Mapping[str, object]
+) -> tuple[str, ...]:
+    """Returns the names of launch options that the grid ignores, since its browsers run already and are shared: sorted,
+    without values, which may be secrets. Leaves out options that ask for nothing, or for what `grid` has anyway
+    (Playwright's names and values).
+
+    Playwright Test and pytest-playwright send launch options with each connect, as JSON in a header.
+    """
+    given = [value for name, value in parameters if name == "launch-options"]
+    given = given or headers.get_all("x-playwright-launch-options")
+    if not given:
+        return ()
+    try:
+        options = orjson.loads(given[0])
+    except orjson.JSONDecodeError:  # Playwright's own server ignores that, too
+        return ()
+    if not isinstance(options, dict):
+        return ()
+    names = [
+        name
+        for name, value in options.items()
+        if name not in _OF_THE_CLIENT and (value not in (None, grid[name]) if name in grid else value)
+    ]
+    return tuple(_ODD.sub("?", name[:_OPTION_CHARACTERS]) for name in sorted(names)[:MAX_OPTIONS])
+
+
+def run_name(text: str | None, what: str) -> str:
+    """Checks what a client calls its run; returns it without surrounding spaces, or "". Raises Refusal, which does not
+    repeat the text."""
+    name = (text or "").strip()
+    if not _NAME.fullmatch(name):
+        raise Refusal(400, f"{what}: use {NAME_RULE}")
+    return name
+
+
+def browser_server_headers(headers: Headers, *, compression: bool) -> dict[str, str]:
+    """Returns the headers that the browser server gets, with names in lower case.
+
+    Without `compression`, leaves out the offer of permessage-deflate: within one host it only costs CPU.
+    """
+    passed_on = {"host": "localhost"}
+    for given, value in headers.raw_items():
+        name = given.lower()
+        if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIX) or (compression and name == _COMPRESSION):
+            passed_on[name] = f"{passed_on[name]}, {value}" if name in passed_on else value
+    return passed_on
+
+
+def is_usual_handshake(request: Request) -> bool:
+    """Whether the handshake has the form that every known client uses. Reading all that RFC 6455 allows takes five
+    times as long, 0.08 ms of a client's first answer."""
+    get = request.headers.get_all
+    keys = get("sec-websocket-key")
+    return (
+        get("upgrade") == ["websocket"]
+        and get("connection") == ["Upgrade"]
+        and get("sec-websocket-version") == ["13"]
+        and len(keys) == 1
+        and _KEY.fullmatch(keys[0]) is not None
+        and request.method == "GET"
+        and "sec-websocket-protocol" not in request.headers
+        and len(get("origin")) <= 1
+    )
+
+
+def _check_handshake(request: Request) -> None:
+    """Raises Refusal for what RFC 6455, section 4.2.1, does not allow."""
+    if is_usual_handshake(request):
+        return
+    if len(request.headers.get_all("upgrade")) > 1:
+        raise bad_handshake("there is more than one Upgrade header")
+    try:
+        _HANDSHAKE.process_request(request)
+    except (InvalidMethod, InvalidUpgrade):
+        raise Refusal(426, CONNECT_HINT, headers=(("Upgrade", "websocket"),)) from None
+    except InvalidHandshake as error:
+        sentences = {
+            "Sec-WebSocket-Key": "Sec-WebSocket-Key must be one base64 value of 16 bytes",
+            "Sec-WebSocket-Version": "Sec-WebSocket-Version must be 13",
+        }
+        name = error.name if isinstance(error, InvalidHeader) else ""
+        headers = (("Sec-WebSocket-Version", "13"),) if name == "Sec-WebSocket-Version" else ()
+        raise bad_handshake(sentences.get(name, str(error)), headers) from None
+
+
+def _client_version(headers: Headers) -> str | None:
+    for agent in headers.get_all("user-agent"):
+        if match := _PLAYWRIGHT_AGENT.match(agent):
+            return match[1]
+    return None
+
+
+def _said(headers: Headers, parameters: Iterable[tuple[str, str]], what: str) -> str:
+    """Returns the value of `?{what}=` or of the header x-pwgrid-{what}, or "". Raises Refusal if they differ."""
+    given = [value for name, value in parameters if name == what] + headers.get_all(f"x-pwgrid-{what}")
+    said = {value.strip() for value in given} - {""}
+    if len(said) > 1:
+        raise Refusal(400, f"?{what}= and x-pwgrid-{what} say different things: make them agree, or leave one out")
+    return min(said, default="")
+
+
+def _client_browser(headers: Headers) -> BrowserType | None:
+    """Returns the client's own browser type; None if it names none, or an unknown one."""
+    client = {value.lower() for value in headers.get_all("x-playwright-browser")}
+    return next((each for each in BROWSER_TYPES if client == {each}), None)

@@ -1,0 +1,175 @@
+"""Makes what the dashboard shows: tables from what the proxy knows, what has changed in them, and events, as sentences
+for people, from two states of the grid. Keeps none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pwgrid.common.launch_failure import without_places
+from pwgrid.common.wording import counted
+from pwgrid.proxy.policy.fair_line import Waiting
+from pwgrid.proxy.roster import PoolView, Roster, WorkerView
+
+Table = dict[str, Any]
+"""Rows by key; the table `grid` has single values by key."""
+
+View = dict[str, Table]
+"""Tables by name: grid, pools, workers, sessions, queue."""
+
+Level = Literal["info", "warning", "error"]
+
+_STATUS = {"starting": "starts", "spare": "is warm, as a spare", "available": "serves", "draining": "drains"}
+_LEVELS: Mapping[str, Level] = {"ended": "info", "failed": "error"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a view is made of. `status` is the master's answer to `status` of `status_at`, in Unix seconds; empty before
+    the first one. Counters are by worker field ("{type}:{id}"). `grid` has further values of the table `grid`."""
+
+    status: Mapping[str, Any]
+    pools: Iterable[PoolView]
+    workers: Iterable[WorkerView]
+    active: Mapping[str, int]
+    lifetime: Mapping[str, int]
+    sessions: Mapping[str, Mapping[str, Any]]
+    waiting: Iterable[Waiting]
+    status_at: float
+    grid: Mapping[str, Any]
+
+
+def view(sources: Sources) -> View:
+    """Makes all tables. No text in them has a path or a pid of the host."""
+    status = sources.status
+    pools = {pool["name"]: pool for pool in status.get("pools", ())}
+    details = {worker["id"]: worker for worker in status.get("workers", ())}
+    host = status.get("host", {})
+    return {
+        "grid": {
+            "active": sum(sources.active.values()),
+            "slots": sum(pool.get("slots") or 0 for pool in pools.values()),
+            "startedAt": status.get("master", {}).get("startedAt"),
+            "hostAvailableMib": host.get("availableMib"),
+            "memoryMetric": host.get("memoryMetric"),
+            "problems": [without_places(problem) for problem in status.get("problems", ())],
+            **sources.grid,
+        },
+        "pools": {pool.name: _pool(pool, pools.get(pool.name, {})) for pool in sources.pools},
+        "workers": {
+            worker.worker_id: _worker(worker, details.get(worker.worker_id, {}), sources) for worker in sources.workers
+        },
+        "sessions": dict(sources.sessions),
+        "queue": {
+            f"{pool} {token} {run}": {"pool": pool, "run": run, "token": token, "clients": waiting}
+            for pool, run, token, waiting in sources.waiting
+        },
+    }
+
+
+def changes(before: View, after: View) -> View:
+    """Returns what to set in `before` to get `after`; a removed key is None. Tables without changes are left out."""
+    found = {}
+    for name, table in after.items():
+        was = before.get(name, {})
+        changed = {key: value for key, value in table.items() if key not in was or was[key] != value}
+        changed |= {key: None for key in was if key not in table}
+        if changed:
+            found[name] = changed
+    return found
+
+
+def _pool(pool: PoolView, found: Mapping[str, Any]) -> dict[str, Any]:
+    """`pool` is from the roster, which is known even while the master does not answer."""
+    return {
+        "browserType": pool.browser_type,
+        "wanted": pool.wanted,
+        "available": pool.available,
+        "starting": pool.starting,
+        "spare": pool.spare,
+        "draining": pool.draining,
+        "drainTimeouts": pool.drain_timeouts,
+        "lifetimeOfWorker": pool.lifetime,
+        "slots": found.get("slots"),
+        "memoryLimitMib": found.get("memoryLimitMib"),
+        "memoryHardLimitMib": found.get("memoryHardLimitMib"),
+        "reason": without_places(pool.reason) if pool.reason else None,
+        "labels": list(pool.labels),
+    }
+
+
+def _worker(worker: WorkerView, found: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
+    counter = f"{worker.browser_type}:{worker.worker_id}"
+    left_s, reason = found.get("drainLeftS"), found.get("reason")
+    return {
+        "pool": worker.pool,
+        "browserType": worker.browser_type,
+        "status": worker.status,
+        "active": sources.active.get(counter, 0),
+        "slots": found.get("slots") or 0,
+        "lifetime": sources.lifetime.get(counter, found.get("lifetime") or 0),
+        "memoryMib": found.get("memoryMib"),
+        "startedAt": found.get("startedAt"),
+        "drainUntil": None if left_s is None else round(sources.status_at + left_s),
+        "reason": without_places(reason) if reason else None,
+        "suspect": found.get("suspect"),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`kind` is what it is about: grid, pool, worker, session or refusal. No text has a path or a pid of the host."""
+
+    kind: str
+    text: str
+    level: Level = "info"
+
+
+def happened(before: Roster, after: Roster) -> Iterator[Event]:
+    """Yields what has happened between two states, except lost workers, which the master reports itself."""
+    for name, pool in after.pools.items():
+        if (was := before.pools.get(name)) is not None:
+            yield from _of_pool(name, was, pool)
+    for worker_id, worker in after.workers.items():
+        yield from _of_worker(worker_id, before.workers.get(worker_id), worker)
+    for worker_id, gone in before.workers.items():
+        if worker_id not in after.workers and gone.status == "draining":
+            yield Event("worker", f"worker {worker_id} of {gone.pool} has ended{_because(gone.reason)}")
+    was_not_ready, not_ready = before.not_ready(), after.not_ready()
+    if after.stopping and not before.stopping:
+        yield Event("grid", "the grid is shutting down", "warning")
+    elif not_ready and not was_not_ready:
+        yield Event("grid", f"the grid is not ready{_because(not_ready)}", "warning")
+    elif was_not_ready and not not_ready:
+        yield Event("grid", "the grid is ready")
+
+
+def session_end(session_id: str, name: str | None, status: str, reason: str | None) -> Event | None:
+    """Returns the event for a session's end; None if its client ended it as usual."""
+    if status == "completed":
+        return None
+    called = f"session {session_id}" + (f" ({name})" if name else "")
+    words = {"ended": "was ended", "failed": "failed", "expired": "expired"}
+    return Event("session", f"{called} {words.get(status, status)}{_because(reason)}", _LEVELS.get(status, "warning"))
+
+
+def _of_pool(name: str, was: PoolView, pool: PoolView) -> Iterator[Event]:
+    if pool.wanted != was.wanted:
+        yield Event("pool", f"pool {name} wants {counted(pool.wanted, 'worker')}, it wanted {was.wanted}")
+    if pool.reason and pool.reason != was.reason:
+        yield Event("pool", f"pool {name} is short of workers{_because(pool.reason)}", "warning")
+    elif was.reason and not pool.reason:
+        yield Event("pool", f"pool {name} has its workers again")
+
+
+def _of_worker(worker_id: str, was: WorkerView | None, worker: WorkerView) -> Iterator[Event]:
+    if was is not None and was.status == worker.status:
+        return
+    does = _STATUS.get(worker.status, f"is {worker.status}")
+    reason = worker.reason if worker.status == "draining" else None
+    yield Event("worker", f"worker {worker_id} of {worker.pool} {does}{_because(reason)}")
+
+
+def _because(reason: str | None) -> str:
+    return f": {without_places(reason)}" if reason else ""

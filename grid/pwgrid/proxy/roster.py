@@ -1,0 +1,135 @@
+"""What the master has told the proxy of pools and workers. Decides nothing: the master plans, the workers admit."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
+
+import pydantic
+from pydantic.alias_generators import to_camel
+
+from pwgrid.common import readiness
+from pwgrid.common.label_keys import LabelKey, parse
+from pwgrid.common.types import BrowserType
+
+_NO_LIMIT: Final = 1_000_000_000
+
+
+_AS_TOLD: Final = pydantic.ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+@pydantic.dataclasses.dataclass(frozen=True, slots=True, config=_AS_TOLD)
+class PoolView(readiness.PoolFigures):
+    """One pool, read from what the master tells of it. `starting`, `spare` and `draining` count workers, too;
+    `drain_timeouts` counts drains that cut sessions.
+
+    `slots` and `lifetime` are sessions of each worker, `labels` the pool's label keys; `options` are its browsers'
+    launch options, which clients may ask for, too.
+    """
+
+    name: str
+    browser_type: pydantic.SkipValidation[BrowserType]  # a later version's master, which adopts us, may know more
+    slots: int = 1
+    lifetime: int = _NO_LIMIT
+    labels: tuple[str, ...] = ()
+    starting: int = 0
+    spare: int = 0
+    draining: int = 0
+    drain_timeouts: int = 0
+    options: Mapping[str, object] = field(default_factory=dict)
+    is_removed: Annotated[bool, pydantic.Field(alias="removed")] = False
+    """Whether the configuration has dropped it, so that its last workers drain."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """One live worker. `playwright_version` is major.minor; `reason` says why it drains, or will, `suspect` why it
+    takes no new client for now."""
+
+    worker_id: str
+    browser_type: BrowserType
+    status: str
+    playwright_version: str | None
+    pool: str
+    reason: str | None = None
+    suspect: str | None = None
+
+
+@dataclass(slots=True)
+class Roster:
+    """What the master's last `state` frame said. `lost` says why that does not count any more."""
+
+    stopping: bool = False
+    lost: str | None = None
+    is_started: bool = False
+    configuration: str = ""
+    """The master's name for the configuration that this roster follows; a reload waits for it."""
+    host_guard: str | None = None
+    operators_token: str = ""
+    """The id of the token of the settings that the master has now."""
+    pools: dict[str, PoolView] = field(default_factory=dict)
+    workers: dict[str, WorkerView] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """What the master has counted, for /metrics."""
+
+    def replace(self, state: Mapping[str, Any]) -> None:
+        """Takes over a `state` frame of the master (docs/architecture.md has its form)."""
+        self.stopping = bool(state.get("stopping"))
+        self.is_started = bool(state.get("started", True))
+        self.configuration = state.get("configuration", "")
+        self.host_guard = state.get("hostGuard")
+        self.operators_token = state.get("operatorsToken", "")
+        self.metrics = state.get("metrics", {})
+        self.pools = {
+            name: PoolView(**{**told, "name": name, "options": {"headless": told["headless"], "args": told["args"]}})
+            for name, told in state.get("pools", {}).items()
+        }
+        self.workers = {
+            worker["id"]: WorkerView(
+                *(worker["id"], worker["browserType"], worker["status"], _minor(worker)),
+                pool=worker.get("pool", worker["browserType"]),
+                reason=state.get("reasons", {}).get(worker["id"]),
+                suspect=worker.get("suspect"),
+            )
+            for worker in state.get("workers", [])
+        }
+
+    def offered(self) -> dict[str, PoolView]:
+        """Returns the pools that want workers, in the order of the configuration."""
+        return {name: pool for name, pool in self.pools.items() if pool.wanted > 0}
+
+    def label_keys(self) -> dict[LabelKey, str]:
+        """Returns the label keys of the pools that want workers, each with the name of its pool."""
+        return {parse(text): name for name, pool in self.offered().items() for text in pool.labels}
+
+    def pool_of(self, worker_id: str | None) -> str | None:
+        """Returns the name of this worker's pool; None if there is no such worker."""
+        worker = self.workers.get(worker_id) if worker_id is not None else None
+        return worker.pool if worker else None
+
+    def versions(self) -> frozenset[str]:
+        """Returns Playwright major.minor of the available workers."""
+        return frozenset(
+            worker.playwright_version
+            for worker in self.workers.values()
+            if worker.playwright_version and worker.status == "available"
+        )
+
+    def not_ready(self) -> str | None:
+        """Returns why the grid is not ready; None when it is."""
+        if self.lost and not self.stopping:
+            return self.lost
+        if not self.pools and not self.stopping:
+            return "the master has not reported its pools yet"
+        return readiness.why_not_ready(
+            self.pools, is_started=self.is_started, is_stopping=self.stopping, host_guard=self.host_guard
+        )
+
+    def shortage(self, name: str) -> str | None:
+        """Returns why this pool can take no session at all; None when a worker is available."""
+        pool = self.pools.get(name)
+        return readiness.shortage(name, pool) if pool and not pool.is_removed else f"there is no pool {name} any more"
+
+
+def _minor(worker: Mapping[str, Any]) -> str | None:
+    version = worker.get("playwrightVersion")
+    return ".".join(version.split(".")[:2]) if version else None

@@ -1,0 +1,133 @@
+"""Chooses workers by the registry, or by the roster while Redis is away; excludes those that are gone or silent."""
+
+import contextlib
+import hmac
+import time
+from collections.abc import Collection
+from typing import Final
+from urllib.parse import urlsplit
+
+import structlog
+
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.types import BrowserType
+from pwgrid.proxy.policy.refusal import Refusal, registry_away
+from pwgrid.proxy.roster import Roster
+from pwgrid.proxy.select.queue import Queue, Ticket
+from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S, WorkerHealth
+from pwgrid.registry.registry import Registry
+from pwgrid.settings.model import Settings
+
+log = structlog.get_logger()
+
+LEASE_S: Final = 2 * HANDOFF_TIMEOUT_S
+"""How long a pending session keeps its slot if its proxy dies: longer than any handoff takes."""
+
+
+class Selector:
+    """Selects workers for tickets, and has the queue of clients that wait. `lost` are the ids of workers that are gone;
+    the caller changes it. Links tell `health` what they notice of workers."""
+
+    def __init__(self, settings: Settings, registry: Registry, roster: Roster, lost: Collection[str]) -> None:
+        self.queue = Queue(self.select, self.give_back, settings)
+        self.health = WorkerHealth(lost, self.queue.wake)
+        self._settings = settings
+        self._registry = registry
+        self._roster = roster
+        self._without_redis = False
+        self._turn: list[str] = []
+        """Workers of all pools for selections without Redis, those whose turn it is first; the one that was chosen last
+        is at the end."""
+
+    async def select(self, ticket: Ticket) -> str | None:
+        """Leases a slot for the ticket, and returns its worker's id. Returns None when no worker has one."""
+        settings, pool = self._settings, self._roster.pools.get(ticket.pool)
+        since = time.monotonic()
+        try:
+            worker_id = await self._registry.select(
+                ticket.browser_type,
+                max_concurrent=pool.slots if pool else settings.max_concurrent_sessions,
+                max_lifetime=pool.lifetime if pool else settings.max_lifetime_sessions,
+                session_id=ticket.session_id,
+                lease_s=LEASE_S,
+                client=ticket.client,
+                exclude=ticket.excluded | self.health.not_to_choose(),
+                version=ticket.playwright_version,
+                worker_id=ticket.worker_id,
+                pool=ticket.pool,
+                fields=ticket.fields,
+                caps=ticket.caps,
+            )
+        except RegistryUnavailable as error:
+            if not self._without_redis:
+                self._without_redis = True
+                log.warning("selecting_without_redis", error=str(error))
+            return self.select_without_redis(ticket)
+        self._without_redis = False
+        ticket.selection_s = time.monotonic() - since
+        return worker_id
+
+    def select_without_redis(self, ticket: Ticket) -> str | None:
+        """Returns the id of the next worker that may have a slot, or None. Takes no lease, and gives the ticket another
+        session id: each worker admits by its own slots, as always.
+
+        A session that begins so gets its record, with owner and names, once Redis is back, from what its worker was
+        told.
+        """
+        excluded = ticket.excluded | self.health.not_to_choose()
+        fit = {
+            worker.worker_id
+            for worker in self._roster.workers.values()
+            if (worker.pool, worker.browser_type) == (ticket.pool, ticket.browser_type)
+            and worker.status == "available"
+            and worker.worker_id not in excluded
+            and ticket.worker_id in (None, worker.worker_id)
+            and ticket.playwright_version in (None, worker.playwright_version)
+        }
+        if not fit:
+            return None
+        known = [each for each in self._turn if each in self._roster.workers]
+        order = [*known, *sorted(fit - set(known))]
+        chosen = next(each for each in order if each in fit)
+        order.remove(chosen)
+        self._turn = [*order, chosen]
+        # Redis may still lease a slot for the old id after the caller gave up: this session needs another id.
+        ticket.take_another_id()
+        ticket.chosen_locally, ticket.selection_s = True, 0.0
+        return chosen
+
+    async def caps_reached(self, ticket: Ticket) -> list[str]:
+        """Returns which of the ticket's caps are full."""
+        with contextlib.suppress(RegistryUnavailable):
+            return await self._registry.reached(ticket.caps) if ticket.caps else []
+        return []
+
+    async def give_back(self, ticket: Ticket) -> None:
+        """Gives back the slot of a ticket whose handoff failed, if Redis has leased one."""
+        if ticket.chosen_locally:
+            return
+        try:
+            await self._registry.rollback(ticket.session_id)
+        except RegistryUnavailable as error:
+            log.warning("slot_freed_when_lease_expires", session=ticket.session_id, error=str(error))
+
+    async def check_endpoint(self, browser_type: BrowserType, worker_id: str, path: str) -> None:
+        """Raises Refusal unless the path, which names the worker, has the secret of its registered endpoint."""
+        try:
+            endpoint = await self._registry.endpoint(browser_type, worker_id)
+        except RegistryUnavailable as error:
+            raise registry_away(error) from None
+        if endpoint is None or not hmac.compare_digest(urlsplit(endpoint).path.encode(), path.encode()):
+            raise Refusal(404, "there is no such worker (any more): take a current wsEndpoint, or none at all")
+
+    def roster_changed(self) -> None:
+        """Called when the master has sent its roster."""
+        self.health.keep_only(self._roster.workers.keys())
+        if self._without_redis:
+            self.queue.wake()  # there may be a new worker, of which Redis cannot tell
+
+    def not_taken(self, ticket: Ticket, worker_id: str, reason: str) -> None:
+        """Called when a worker has not taken the ticket's client: it is not chosen for that again, unless it may take
+        the client later."""
+        if not self.health.refused(worker_id, reason):
+            ticket.excluded.add(worker_id)

@@ -1,0 +1,137 @@
+"""Reads the registry for the command line, through redis-py's blocking client. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.redis_faults import RedisFault
+from pwgrid.common.redis_url import shown
+from pwgrid.common.session_lifecycle import LIVE
+from pwgrid.registry import records
+from pwgrid.registry.fault_of import NONSENSE, fault_of, write_fault
+from pwgrid.registry.open_redis import open_blocking
+from pwgrid.registry.records import RegistrySnapshot, SessionRecord
+from pwgrid.registry.scripts import write_probe
+
+TIMEOUT_S: Final = 1.0
+_PAGE: Final = 500
+
+_LATE_S: Final = 5.0
+"""Redis may get a session's record up to this long after its `createdAt`."""
+
+
+def snapshot(url: str, prefix: str = "") -> RegistrySnapshot:
+    """Returns what Registry.snapshot returns. Raises RegistryUnavailable."""
+    with _connected(url) as redis:
+        replies = _pipeline(redis, records.snapshot_commands(prefix))
+        fields = records.worker_fields(replies)
+        hashes = _pipeline(redis, [("HGETALL", f"{prefix}worker:{name}") for name in fields])
+        return records.read_snapshot(replies, hashes, _write_fault(redis, prefix))
+
+
+def latest_sessions(url: str, prefix: str = "", *, status: str | None = None, limit: int = 100) -> list[SessionRecord]:
+    """Returns up to `limit` sessions, newest first, of any or of one status. Raises RegistryUnavailable."""
+    found: list[SessionRecord] = []
+    start = 0
+    with _connected(url) as redis:
+        while True:
+            (ids,) = _pipeline(redis, [("ZREVRANGE", prefix + records.INDEX, start, start + _PAGE - 1)])
+            found += [session for session in _sessions(redis, prefix, ids) if status in (None, session.status)]
+            if len(ids) < _PAGE or len(found) >= limit:
+                return found[:limit]
+            start += _PAGE
+
+
+def session(url: str, session_id: str, prefix: str = "") -> SessionRecord | None:
+    """Returns one session's record, or None if Redis has none (any more). Raises RegistryUnavailable."""
+    with _connected(url) as redis:
+        return next(iter(_sessions(redis, prefix, [session_id])), None)
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryLook:
+    """The registry at one moment. `news` are sessions that have begun or changed status since the previous look. Both
+    lists are oldest first."""
+
+    snapshot: RegistrySnapshot
+    live: list[SessionRecord]
+    news: list[SessionRecord]
+
+
+class SessionWatch:
+    """Reads the registry repeatedly. Each look reads only the records of live, new and changed sessions."""
+
+    def __init__(self, url: str, prefix: str = "") -> None:
+        self._url, self._prefix = url, prefix
+        self._known: dict[str, SessionRecord] = {}
+        self._looked_at: float | None = None
+
+    def look(self, now: float) -> RegistryLook:
+        """`now` is in Unix seconds. The first look's `news` are all live sessions and those of the last 5 s. Raises
+        RegistryUnavailable."""
+        prefix, since = self._prefix, (now if self._looked_at is None else self._looked_at) - _LATE_S
+        with _connected(self._url) as redis:
+            begun = ("ZRANGEBYSCORE", prefix + records.INDEX, f"{since:f}", "+inf")
+            *replies, ids = _pipeline(redis, [*records.snapshot_commands(prefix), begun])
+            fields = records.worker_fields(replies)
+            workers = _pipeline(redis, [("HGETALL", f"{prefix}worker:{name}") for name in fields])
+            live = _pipeline(redis, [("ZRANGE", f"{prefix}sessions:live:{name}", 0, -1) for name in fields])
+            wanted = dict.fromkeys([*self._known, *ids, *(each for of_worker in live for each in of_worker)])
+            found = _sessions(redis, prefix, wanted)
+            fault = _write_fault(redis, prefix)
+        found.sort(key=lambda session: session.created_at)
+        before, self._looked_at = self._known, now
+        self._known = {
+            each.session_id: each for each in found if each.status in LIVE or each.created_at >= now - 2 * _LATE_S
+        }
+        return RegistryLook(
+            records.read_snapshot(replies, workers, fault),
+            live=[each for each in found if each.status in LIVE],
+            news=[
+                each for each in found if each.session_id not in before or before[each.session_id].status != each.status
+            ],
+        )
+
+
+@contextmanager
+def _connected(url: str) -> Iterator[Redis]:
+    redis = open_blocking(url, timeout_s=TIMEOUT_S)
+    try:
+        yield redis
+    except (RedisError, OSError, *NONSENSE) as error:
+        fault = fault_of(error, url=url, during=f"no answer within {TIMEOUT_S:g} s")
+        raise RegistryUnavailable(f"Redis at {shown(url)} does not answer: {fault}", fault) from None
+    finally:
+        redis.close()
+
+
+def _write_fault(redis: Redis, prefix: str) -> RedisFault | None:
+    """Why Redis takes no writes now."""
+    try:
+        return write_fault(redis.execute_command(*write_probe(prefix)))
+    except ResponseError as error:
+        return write_fault(error)
+
+
+def _sessions(redis: Redis, prefix: str, ids: Collection[str]) -> list[SessionRecord]:
+    """The records of those that have one."""
+    hashes = _pipeline(redis, [("HGETALL", f"{prefix}session:{session_id}") for session_id in ids])
+    return [SessionRecord.read(*each) for each in zip(ids, hashes, strict=True) if each[1]]
+
+
+def _pipeline(redis: Redis, commands: list[tuple[Any, ...]]) -> list[Any]:
+    with redis.pipeline(transaction=False) as pipeline:
+        for command in commands:
+            pipeline.execute_command(*command)
+        replies = pipeline.execute(raise_on_error=False)  # else it puts words of its own before those of Redis
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies

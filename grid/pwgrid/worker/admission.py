@@ -1,0 +1,109 @@
+"""What proxies offer this worker: sessions, and leases with the clients that come with them. Admits and ends both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pwgrid.common.reasons import OfferRefusal
+from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.registry.records import TOKEN
+from pwgrid.runtime.child_arguments import WorkerArguments
+from pwgrid.worker.browser.server import BrowserServer
+from pwgrid.worker.handoff_server import HandoffServer
+from pwgrid.worker.holders import REVOKED, End, LiveSession, OfferedClient
+from pwgrid.worker.leases import Leases
+from pwgrid.worker.registry_sync import RegistrySync
+from pwgrid.worker.sessions import Sessions
+from pwgrid.worker.slots import Slots
+from pwgrid.worker.token_check import TokenCheck
+
+
+class Admission:
+    """Takes offers from `open` to `close`. Calls `on_offered` for each that is admitted and `on_served` when it is
+    served: a session once the browser server has its socket, a lease at once."""
+
+    def __init__(
+        self,
+        boot: WorkerArguments,
+        slots: Slots,
+        registry_sync: RegistrySync,
+        handoff: HandoffServer,
+        on_offered: Callable[[], None],
+        on_served: Callable[[], None],
+    ) -> None:
+        grace_s = boot.settings.borrow_reconnect_grace
+        self.tokens = TokenCheck(boot.tokens_file)
+        self.sessions = Sessions(boot, slots, registry_sync, handoff, on_offered, on_served)
+        self.leases = Leases(slots, boot.directory / "leases.json", grace_s, registry_sync, self.sessions, self.tokens)
+        self._slots = slots
+        self._handoff = handoff
+        self._ended_tokens: frozenset[str] = frozenset()
+        """Names of tokens whose sessions were to end: a proxy may offer one that it checked before."""
+
+    def open(self) -> None:
+        """Starts to take offers."""
+        self._handoff.open(self._offered, self)
+
+    def close(self) -> None:
+        """Takes no more offers. Idempotent."""
+        self.sessions.record_taken()
+        self._handoff.close()
+
+    def adopt(self, server: BrowserServer, live: Mapping[str, Mapping[str, str]]) -> None:
+        """Takes over the leases and sessions of this worker's predecessor. `live` has what that was told of each
+        session that its browser server has."""
+        self.leases.adopt(frozenset(live))
+        self.sessions.adopt(server, live)
+        self.end_of_tokens(self._ended_tokens)  # the master may have told them before
+
+    def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the answer to a proxy's request. Raises KeyError, TypeError or ValueError for a malformed one."""
+        if message["do"] != "end session":
+            return self.leases.asked(link, message)
+        if (session_id := str(message["id"])) not in self._slots.live:
+            return {"refused": OfferRefusal.NO_SESSION}
+        self.sessions.end(session_id, EndReason.ENDED_BY_OPERATOR)
+        return {"refused": None}
+
+    def link_ended(self, link: int) -> None:
+        """Called when a proxy is gone."""
+        self.leases.link_ended(link)
+
+    def all_ended(self, by: str, reason: str) -> None:
+        """Ends every live session and lease in the records, when no browser server will report their ends."""
+        self.leases.cut(End(by, reason))
+        self.sessions.all_ended(by, reason)
+
+    async def cut(self, reason: str, text: str | None) -> None:
+        """Closes every session and lease for `reason`, and waits until each is over. Clients hear `text`."""
+        self.leases.cut(End("grid", reason))
+        await self.sessions.cut(reason, text)
+        self.all_ended("grid", reason)
+
+    def end_of_tokens(self, names: Iterable[str]) -> None:
+        """Ends the live sessions and the leases of tokens of these names that are not there any more, and admits no
+        client of them. Idempotent; a new token of such a name is another one."""
+        self._ended_tokens = frozenset(names)
+        for lease in list(self._slots.held.values()):
+            if self._is_to_end(lease):
+                self.leases.end(lease.id, REVOKED)
+        for session in list(self._slots.live.values()):
+            if self._is_to_end(session):
+                self.sessions.end(session.session_id, EndReason.TOKEN_REVOKED)
+
+    def _offered(self, client: OfferedClient) -> None:
+        if client.session.lease_id:
+            self.leases.offered(client)
+        elif self._is_to_end(client.session):
+            client.answer(EndReason.TOKEN_REVOKED)
+        else:
+            self.sessions.offered(client)
+
+    def _is_to_end(self, holder: LiveSession) -> bool:
+        name = holder.told.get(TOKEN, "")
+        if name not in self._ended_tokens:
+            return False
+        # Without an id it is from a predecessor or a proxy of an earlier version.
+        has_token = self.tokens.has(holder.token_id) if holder.token_id else self.tokens.has_name(name)
+        return has_token is False  # if that cannot be told now, the master's next state is another occasion

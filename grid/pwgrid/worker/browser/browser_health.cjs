@@ -1,0 +1,134 @@
+// Whether one browser works, as far as that is seen from here: asks it, and tells signs that it may open no pages any more. What follows
+// from that its worker decides (pwgrid/worker/browser/health.py).
+'use strict';
+
+const TICK_MS = 500;
+// Calls of clients for which the browser makes a context or a page.
+const MAKES_PAGES = new Set(['newContext', 'newContextForReuse', 'newPage']);
+// How a renderer ends by its page's own doing, as Chromium says it. Other ends ("failed to launch", "killed") say something of the browser
+// or the host.
+const BY_THE_PAGE = new Set(['crashed', 'oom']);
+
+class BrowserHealth {
+  // `signAfterMs`: how long a context or a page may take. `onSign(what)` is called for each sign.
+  constructor(browser, signAfterMs, onSign) {
+    this.browser = browser;
+    this.signAfterMs = signAfterMs;
+    this.onSign = onSign;
+    this.calls = new Map(); // client -> its unanswered calls of MAKES_PAGES, by their ids
+    this.unready = new WeakMap(); // page that the browser has not set up -> for how many milliseconds it has not
+    this.opened = 0; // pages that clients have got
+    this.cut = null; // { reason, afterMs }: which calls end their session, once the browser is known to be sick
+    this.last = performance.now();
+    setInterval(() => this.tick(), TICK_MS).unref();
+    this.watchRenderers();
+  }
+
+  // Done when the browser has answered a question; an error is an answer, too. Fails when its connection is over.
+  async ask() {
+    const [session, ...question] = cheapestQuestion(this.browser);
+    await session.send(...question).catch(error => {
+      if (error.type !== 'error')
+        throw error;
+    });
+  }
+
+  // Ends the sessions whose contexts and pages take longer than this, from now on.
+  cutHanging(reason, afterMs) {
+    this.cut = { reason, afterMs };
+    this.endHanging();
+  }
+
+  // A client's call begins, is answered, or its client is gone.
+
+  began(client, { id, method }) {
+    if (!MAKES_PAGES.has(method))
+      return;
+    if (!this.calls.has(client))
+      this.calls.set(client, new Map());
+    this.calls.get(client).set(id, { method, ms: 0, isTold: false });
+  }
+
+  answered(client, { id, error }) {
+    const calls = this.calls.get(client), call = calls?.get(id);
+    if (!call)
+      return;
+    calls.delete(id);
+    if (call.method === 'newPage' && !error) // a context needs no process of its own
+      this.opened++;
+  }
+
+  gone(client) {
+    this.calls.delete(client);
+  }
+
+  // Counts ticks, not time: a pause of this process is no silence of the browser.
+  tick() {
+    const now = performance.now();
+    const ms = Math.min(now - this.last, 2 * TICK_MS);
+    this.last = now;
+    for (const calls of this.calls.values()) {
+      for (const call of calls.values()) {
+        call.ms += ms;
+        this.tellOnce(call, call.method);
+      }
+    }
+    this.watchPages(ms);
+    this.endHanging();
+  }
+
+  tellOnce(late, what) {
+    if (late.isTold || late.ms < this.signAfterMs)
+      return;
+    late.isTold = true;
+    this.onSign(`${what} is unanswered`);
+  }
+
+  // Also pages that no call waits for: popups.
+  watchPages(ms) {
+    for (const context of this.browser.contexts()) {
+      for (const page of context.possiblyUninitializedPages?.() ?? []) {
+        if (page.initializedOrUndefined())
+          continue;
+        const late = this.unready.get(page) ?? { ms: 0, isTold: false };
+        this.unready.set(page, late);
+        late.ms += ms;
+        this.tellOnce(late, 'a new page');
+      }
+    }
+  }
+
+  endHanging() {
+    if (!this.cut)
+      return;
+    for (const [client, calls] of this.calls) {
+      if ([...calls.values()].some(each => each.ms >= this.cut.afterMs))
+        client.session.end('grid', this.cut.reason);
+    }
+  }
+
+  // Only Chromium tells how a renderer has ended, and only whoever asks for news of all pages.
+  watchRenderers() {
+    const session = this.browser._session;
+    if (!session)
+      return;
+    session.on('Target.targetCrashed', ({ status }) => {
+      if (!BY_THE_PAGE.has(status))
+        this.onSign(`a page's process: ${status}`);
+    });
+    session.send('Target.setDiscoverTargets', { discover: true, filter: [{ type: 'page' }] }).catch(() => {}); // the browser has ended
+  }
+}
+
+// By the class of Playwright's browser: the session with the browser itself, and what it is asked.
+function cheapestQuestion(browser) {
+  if (browser._bidiOptions)
+    return [browser._browserSession, 'session.status', {}]; // Firefox over WebDriver BiDi
+  if (browser._browserSession)
+    return [browser._browserSession, 'Playwright.getInfo']; // WebKit
+  if (browser._session)
+    return [browser._session, 'Browser.getVersion']; // Chromium
+  return [browser.session, 'Browser.getInfo']; // Playwright's own Firefox
+}
+
+module.exports = { BrowserHealth };

@@ -1,0 +1,537 @@
+// Clients at Playwright's dispatcher, where their messages are parsed already: stops what message_guard.cjs refuses, and removes with
+// a client what it made on the host or in the browser (files, processes, contexts, pages over CDP), also what was only being
+// made when it went: Playwright ends the calls of a client that goes, and the browser does what they had asked for.
+'use strict';
+
+const childProcess = require('node:child_process');
+const fs = require('node:fs');
+const path = require('node:path');
+const { AsyncLocalStorage } = require('node:async_hooks');
+const { setTimeout: sleep } = require('node:timers/promises');
+
+const { ENDS_THE_SESSION, isWellFormed, judge, judgeNavigation } = require('./message_guard.cjs');
+const { INTERNAL_ERROR } = require('./session.cjs');
+const { SessionDirectories } = require('./session_directories.cjs');
+
+const GOING_GRACE_MS = 5_000; // for a browser that a client has told to end
+const END_LIMIT_MS = 5_000; // for what a client has under way when it goes; then its contexts are closed all the same
+const MALFORMED = 1007; // playwright's own code for a message that is not JSON
+const ENDED_BY_CLIENT = 'client closed the browser';
+const MESSAGE_FAILED = 'message failed';
+const CLOSED_WITH_CLIENT = 'its client has gone';
+const kClient = Symbol('client'); // property of a Playwright connection, and of a context
+// What a command over CDP makes: how its answer names it, and the command that undoes it.
+const UNDO = new Map([
+  ['Target.createBrowserContext', { named: 'browserContextId', by: 'Target.disposeBrowserContext' }],
+  ['Target.createTarget', { named: 'targetId', by: 'Target.closeTarget' }],
+]);
+
+// Takes the place of a Playwright progress where nothing is to be aborted or has a time limit.
+const ENDLESS = {
+  race: promises => promises.length === 0 ? Promise.resolve() : Promise.race([promises].flat()),
+  signal: new AbortController().signal,
+};
+
+class Client {
+  // `clients`: those of this browser server
+  constructor(session, clients) {
+    this.session = session;
+    this.clients = clients;
+    this.connection = null;
+    this.isGone = false;
+    this.isOver = false; // gone, and what it had under way is done, or was waited for long enough
+    this.underWay = new Set(); // promises of what goes on when its call has ended
+    this.limit = null; // kept END_LIMIT_MS after it has gone, if that matters
+    this.timer = null;
+    this.removed = Promise.resolve(); // what is being removed now
+    this.contexts = new Set(); // those that are not closed
+    this.madeOverCdp = new Map(); // by id: the CDP command that undoes it
+    this.processes = new Set();
+    this.streams = new Set(); // of files
+    this.language = undefined; // of the Playwright that it speaks for, as that says itself
+    this.reused = null; // its view of the browser, with a context for reuse of its own
+    this.directory = '';
+    this.hasDirectory = false; // made by us, and perhaps removed; else there may be one that Playwright has made
+    // what the rules in message_guard.cjs read
+    this.guard = clients.options.clientGuard;
+    this.isShared = clients.options.slots > 1;
+    this.blocksFileUrls = clients.options.blockFileUrls;
+    this.ownsTracing = false;
+    this.isBrowserLevel = false;
+  }
+
+  get certificatePorts() {
+    return [...this.clients.certificatePorts.addresses.keys()];
+  }
+
+  // Returns whether Playwright gets the message. If not, answers it or ends the session.
+  allows(connection, message) {
+    if (!isWellFormed(message)) {
+      this.session.end('client', `protocol error (${MALFORMED})`, MALFORMED);
+      return false;
+    }
+    const dispatcher = connection._dispatcherByGuid.get(message.guid);
+    if (!dispatcher)
+      return true;
+    if (message.method === 'send')
+      this.isBrowserLevel = dispatcher._parent?._type === 'Browser';
+    const verdict = judge(dispatcher._type, message.method, message.params, this);
+    if (!verdict)
+      return true;
+    if (verdict === ENDS_THE_SESSION) {
+      connection.onmessage({ id: message.id, result: { result: {} } });
+      setImmediate(() => this.session.end('client', ENDED_BY_CLIENT)); // after that answer
+    } else {
+      connection.onmessage({ id: message.id, error: { error: { name: 'Error', message: verdict, stack: '' } } });
+    }
+    return false;
+  }
+
+  // Playwright sends in the background what a client gets: an error there would reach nobody.
+  ownMessages(connection) {
+    this.connection = connection;
+    const send = connection.onmessage;
+    connection.onmessage = async message => {
+      this.clients.hooks.onAnswer(this, message);
+      try {
+        await send(message);
+      } catch (error) {
+        this.cannotSend(message, error, send);
+      }
+    };
+  }
+
+  // An answer becomes an error. Without one of its events a client would wait for ever.
+  cannotSend({ id, error: isError }, error, send) {
+    if (id === undefined || isError)
+      return this.fail(error);
+    const text = `the answer cannot be sent: ${error.message}`;
+    send({ id, error: { error: { name: 'Error', message: text, stack: '' } } })?.catch?.(again => this.fail(again));
+  }
+
+  // Its connection is not to be trusted any more.
+  fail(error) {
+    this.clients.hooks.onConnectionError(this, error);
+    this.session.end('grid', MESSAGE_FAILED, INTERNAL_ERROR);
+  }
+
+  // Called for each new object of this client, before Playwright uses it.
+  made(dispatcher) {
+    if (dispatcher._type === 'Browser')
+      this.ownBrowser(dispatcher);
+    else if (dispatcher._type === 'CDPSession')
+      this.ownCdpSession(dispatcher);
+    else if (dispatcher._type === 'Stream')
+      this.ownStream(dispatcher._object.stream);
+    else if (dispatcher._type === 'WritableStream')
+      this.ownStream(dispatcher._object.streamOrDirectory);
+    else if (dispatcher._type === 'Playwright')
+      override(dispatcher, 'cleanup', cleanup => this.cleanup(cleanup));
+  }
+
+  // Returns its pages by id, the newest last.
+  pages() {
+    const dispatchers = [...this.connection?._dispatcherByGuid.values() ?? []];
+    return new Map(dispatchers.filter(each => each._type === 'Page').map(each => [each._guid, each._object]));
+  }
+
+  ownBrowser(dispatcher) {
+    override(dispatcher, 'newContextForReuse', async (newContextForReuse, params, progress) => {
+      if (params.recordVideo)
+        params.recordVideo.dir = undefined; // as Playwright does for newContext
+      const made = await newContextForReuse(params, progress);
+      dispatcher._isolatedContexts.add(made.context._object);
+      return made;
+    });
+  }
+
+  ownCdpSession(dispatcher) {
+    override(dispatcher, 'send', async (send, params, progress) => {
+      const { method } = params;
+      const ends = method === 'Browser.close' || method === 'Browser.crash';
+      if (ends)
+        this.clients.browserIsGoing(true);
+      try {
+        return await send(params, progress);
+      } catch (error) {
+        if (ends && this.clients.browser.isConnected()) // the browser has refused it on this CDP session
+          this.clients.browserIsGoing(false);
+        throw error;
+      }
+    });
+    const { _session } = dispatcher._object;
+    if (_session)
+      override(_session, 'send', (send, method, params) => this.recordMade(method, send(method, params)));
+  }
+
+  // Returns `answer`, which makes what the CDP command has made a thing of this client.
+  recordMade(method, answer) {
+    const undo = UNDO.get(method);
+    if (undo) {
+      const { named, by } = undo;
+      this.track(answer.then(({ [named]: id }) => this.madeOverCdp.set(id, [by, { [named]: id }])));
+    }
+    return answer;
+  }
+
+  // A stream that nobody reads keeps its file open, and the end of a video waits for it. Until 1.60 Playwright closes none.
+  ownStream(stream) {
+    if (typeof stream?.destroy !== 'function') // the path of a directory
+      return;
+    if (this.isGone)
+      return void stream.destroy();
+    this.streams.add(stream);
+    stream.once('close', () => this.streams.delete(stream));
+  }
+
+  ownProcess(made) {
+    this.processes.add(made);
+    made.once('exit', () => this.processes.delete(made));
+    if (this.isGone)
+      killGroup(made);
+  }
+
+  // `making` is the promise of a context; so is what this returns.
+  ownContext(making) {
+    return this.track(making.then(context => {
+      this.contexts.add(context);
+      context[kClient] = this;
+      if (this.isGone)
+        withoutVideo(context);
+      context.once('close', () => {
+        this.contexts.delete(context);
+        this.madeOverCdp.delete(context._browserContextId);
+        withoutVideo(context);
+      });
+      // Playwright would leave a context half closed whose `close` it ends, and wait for ever when it closes it again.
+      override(context, 'close', (close, progress, ...rest) => {
+        if (typeof progress?.race !== 'function') // 1.58 has none here, and does not end it
+          return this.track(close(progress, ...rest));
+        return progress.race(this.track(close({ ...progress, ...ENDLESS }, ...rest)));
+      });
+      return context;
+    }));
+  }
+
+  // Returns `promise`, for which the end of this client waits. What it has made when that wait is over is removed then.
+  track(promise) {
+    this.underWay.add(promise);
+    const done = () => {
+      this.underWay.delete(promise);
+      if (this.isOver)
+        this.remove();
+    };
+    promise.then(done, done);
+    return promise;
+  }
+
+  // Called when its connection is over; what Playwright does then may have begun.
+  gone() {
+    if (this.isGone)
+      return;
+    this.isGone = true;
+    this.clients.hooks.onGone(this);
+    this.processes.forEach(killGroup); // a video that nobody will see; ffmpeg may also be stuck
+    this.streams.forEach(each => each.destroy());
+    this.contexts.forEach(withoutVideo);
+    if (this.connection?._activeProgressControllers?.size) // Playwright waits for all of them before it calls `cleanup`
+      this.untilLimit();
+  }
+
+  // In place of Playwright's own, which closes the contexts that were given to this client.
+  async cleanup(cleanup) {
+    this.gone();
+    await this.settled();
+    const closed = cleanup().catch(() => {}); // a full disk, say
+    await (this.contexts.size ? Promise.race([closed, this.untilLimit()]) : closed);
+    await this.settled();
+    clearTimeout(this.timer);
+    await this.end();
+  }
+
+  async settled() {
+    if (this.underWay.size)
+      await Promise.race([Promise.allSettled([...this.underWay]), this.untilLimit()]);
+  }
+
+  untilLimit() {
+    this.limit ??= new Promise(resolve => {
+      this.timer = setTimeout(() => resolve(this.end()), END_LIMIT_MS).unref();
+    });
+    return this.limit;
+  }
+
+  end() {
+    this.isOver = true;
+    return this.remove();
+  }
+
+  // Removes what there is of it by now, again for each thing that comes later.
+  remove() {
+    this.removed = this.removed.then(() => this.removeAll()).catch(console.error);
+    return this.removed;
+  }
+
+  async removeAll() {
+    const { browser, byDirectory, running, stopTracing } = this.clients;
+    this.processes.forEach(killGroup);
+    const undone = [...this.contexts].map(closeAnyway);
+    if (this.ownsTracing) { // its stop fails where a page was recorded, which is gone by now and its record with it
+      this.ownsTracing = false;
+      undone.push(this.track(running.run(this, stopTracing).catch(() => { browser._tracingRecording = false; })));
+    }
+    for (const [method, params] of this.madeOverCdp.values())
+      undone.push(browser._session.send(method, params));
+    this.madeOverCdp.clear();
+    if (undone.length)
+      await Promise.race([Promise.allSettled(undone), sleep(END_LIMIT_MS, null, { ref: false })]);
+    if (this.directory)
+      await this.clients.directories.giveBack(this.directory).catch(console.error);
+    byDirectory.delete(this.directory);
+  }
+}
+
+class Clients {
+  // `hooks`: onGoing() is called GOING_GRACE_MS after the browser has begun to end, onCall(client, message) and
+  // onAnswer(client, message) for what a client asks and gets, onGone(client), and onConnectionError(client, error)
+  constructor(playwright, options, certificatePorts, hooks) {
+    this.options = options;
+    this.certificatePorts = certificatePorts;
+    this.hooks = hooks;
+    this.browser = null;
+    this.isBrowserGoing = false;
+    this.going = null;
+    this.running = new AsyncLocalStorage(); // the client that is being admitted, or whose message is being dispatched
+    this.navigates = false; // its navigations are judged
+    this.listeners = new Set(); // for the browser's end, as far as it is known whose they are
+    this.directories = new SessionDirectories(options.sessionsDirectory);
+    this.byDirectory = new Map(); // clients that have one
+    this.wrapDispatcher(playwright._connection.toImpl(playwright._connection));
+    this.wrapSpawn();
+  }
+
+  // Runs `upgrade`, in which Playwright makes this session's connection.
+  admit(session, upgrade) {
+    session.client = new Client(session, this);
+    this.running.run(session.client, upgrade);
+  }
+
+  wrapDispatcher(connection) {
+    const clients = this;
+    const prototype = Object.getPrototypeOf(connection);
+    const { dispatch, registerDispatcher } = prototype;
+    prototype.registerDispatcher = function(dispatcher) {
+      if (dispatcher._type === 'Root')
+        this[kClient] = clients.running.getStore(); // undefined for the launcher's own connection
+      if (dispatcher._type === 'Root' && this[kClient])
+        this[kClient].ownMessages(this);
+      else if (dispatcher._type === 'Browser' && !clients.browser)
+        clients.ownBrowser(dispatcher._object);
+      else if (dispatcher._type === 'Playwright')
+        clients.ownListeners(dispatcher);
+      else if (dispatcher._type === 'Page')
+        clients.ownNavigations(dispatcher._object.delegate);
+      this[kClient]?.made(dispatcher);
+      return registerDispatcher.call(this, dispatcher);
+    };
+    prototype.dispatch = async function(message) {
+      const client = this[kClient];
+      if (!client)
+        return dispatch.call(this, message);
+      try {
+        if (!client.allows(this, message))
+          return;
+        clients.hooks.onCall(client, message);
+        await clients.running.run(client, () => dispatch.call(this, message));
+      } catch (error) { // Playwright itself answers what its calls throw
+        client.fail(error);
+      }
+    };
+  }
+
+  // Chromium logs URLs and console texts of all its pages. Playwright would send them to each client that loses the
+  // browser, so a shared browser has no log.
+  ownBrowser(browser) {
+    this.browser = browser;
+    browser.on('disconnected', () => this.browserIsGoing(true));
+    this.listeners = new Set(browser.listeners('disconnected'));
+    if (this.options.slots > 1)
+      browser.options.browserLogsCollector.recentLogs = () => [];
+    const { artifactsDir } = browser.options;
+    const client = () => this.running.getStore();
+    this.ownLanguage(browser.options, client);
+    Object.defineProperty(browser.options, 'artifactsDir', { get: () => this.directoryOf(client(), artifactsDir) });
+    // Each context reads it; Playwright itself makes it when a trace begins.
+    Object.defineProperty(browser.options, 'tracesDir', { get: () => this.nameDirectoryOf(client(), artifactsDir) });
+    // Each context reads it, too. Chromium makes it for the first download; and where stock Firefox gives a file the name that its
+    // page wants, it shall meet no file of another client.
+    const downloads = browser.options.browserType === 'chromium' ? 'nameDirectoryOf' : 'directoryOf';
+    Object.defineProperty(browser.options, 'downloadsPath', { get: () => this[downloads](client(), artifactsDir) });
+    override(browser, 'downloadCreated', (made, page, ...rest) => // by an event of the browser
+      this.running.run(page.browserContext[kClient], () => made(page, ...rest)));
+    this.ownMakers(browser, artifactsDir);
+    const { newContextForReuse, contextForReuse } = browser;
+    browser.newContextForReuse = (...args) => newContextForReuse.apply(this.reusedBy(client()), args);
+    browser.contextForReuse = () => contextForReuse.call(this.reusedBy(client()));
+  }
+
+  // Playwright words errors in the language of the client that connected last, which is the canary's every now and then.
+  ownLanguage(options, client) {
+    let language = options.sdkLanguage;
+    Object.defineProperty(options, 'sdkLanguage', {
+      get: () => client()?.language ?? language,
+      set: value => {
+        if (client())
+          client().language = language = value;
+      },
+    });
+  }
+
+  // Playwright listens for the browser's end on behalf of each connection, a canary's too, and goes on when the connection is
+  // over: the browser would keep each of them. Called as soon as a connection listens, so that what is new is its own.
+  ownListeners(dispatcher) {
+    const own = this.browser.listeners('disconnected').filter(each => !this.listeners.has(each));
+    own.forEach(each => this.listeners.add(each));
+    override(dispatcher, 'cleanup', cleanup => {
+      for (const each of own) {
+        this.browser.off('disconnected', each);
+        this.listeners.delete(each);
+      }
+      return cleanup();
+    });
+  }
+
+  // Where Playwright asks the browser to navigate: for `goto`, and for others, such as the origins of a storage state. `delegate` is
+  // that of any page.
+  ownNavigations(delegate) {
+    if (this.navigates)
+      return;
+    this.navigates = true;
+    const prototype = Object.getPrototypeOf(delegate);
+    const { navigateFrame } = prototype;
+    prototype.navigateFrame = async function(frame, url, ...rest) {
+      const client = frame._page.browserContext[kClient];
+      const refusal = client && judgeNavigation(url, client);
+      if (refusal)
+        throw new Error(refusal);
+      return navigateFrame.call(this, frame, url, ...rest);
+    };
+  }
+
+  // What these make is known as the client's from the first moment, also where its call ends before it is made.
+  ownMakers(browser, artifactsDir) {
+    const wrap = (object, name, replacement) => object?.[name] && override(object, name, (make, ...args) => {
+      const client = this.running.getStore();
+      return client ? replacement(client, make, ...args) : make(...args);
+    });
+    wrap(browser, 'doCreateNewContext', (client, make, options) => {
+      if (options.recordVideo) // each page of the context has one, also a page that no call has asked for
+        options.recordVideo.dir = this.directoryOf(client, artifactsDir);
+      return client.ownContext(this.certificatePorts.settle(options, client.isShared).then(() => make(options)));
+    });
+    wrap(browser, 'newBrowserCDPSession', (client, make) => client.track(make().then(session => { // it ends with no context
+      const { _sessionId: sessionId } = session._session;
+      client.madeOverCdp.set(sessionId, ['Target.detachFromTarget', { sessionId }]);
+      return session;
+    })));
+    // A context that Playwright cannot set up, for a wrong permission, say, is known by this alone.
+    wrap(browser._session, 'send', (client, send, method, params) => {
+      const answer = send(method, params);
+      return method === 'Target.createBrowserContext' ? client.recordMade(method, answer) : answer;
+    });
+    this.stopTracing = browser.stopTracing?.bind(browser);
+    wrap(browser, 'startTracing', (client, start, ...args) => {
+      const others = browser._tracingRecording;
+      const started = start(...args);
+      if (others)
+        return started;
+      client.ownsTracing = true;
+      return client.track(started.catch(error => {
+        client.ownsTracing = browser._tracingRecording = false;
+        throw error;
+      }));
+    });
+    wrap(browser, 'stopTracing', (client, stop) => {
+      client.ownsTracing = false;
+      return client.track(stop().catch(error => {
+        client.ownsTracing = true;
+        throw error;
+      }));
+    });
+  }
+
+  // Each client has a directory of its own: the files of a trace are named after calls, which all clients number alike.
+  nameDirectoryOf(client, base) {
+    if (!client)
+      return base;
+    if (!client.directory) {
+      client.directory = this.directories.take();
+      this.byDirectory.set(client.directory, client);
+    }
+    return client.directory;
+  }
+
+  directoryOf(client, base) {
+    const directory = this.nameDirectoryOf(client, base);
+    if (client && !client.hasDirectory) { // not again when it has been removed
+      client.hasDirectory = true;
+      fs.mkdirSync(directory, { recursive: true }); // a trace may have made it
+    }
+    return directory;
+  }
+
+  // Playwright keeps one context for reuse in each browser. This gives each client one of its own.
+  reusedBy(client) {
+    return client.reused ??= Object.create(this.browser, {
+      _contextForReuse: { value: undefined, writable: true },
+      newContext: { value: (...args) => this.browser.newContext(...args) },
+    });
+  }
+
+  wrapSpawn() {
+    const { spawn } = childProcess;
+    childProcess.spawn = (command, args, ...rest) => {
+      const made = spawn(command, args, ...rest);
+      // A video that starts with its page is started by an event of the browser, and known by where it goes.
+      const client = this.running.getStore() ?? this.byDirectory.get(path.dirname(String(args?.at?.(-1))));
+      client?.ownProcess(made);
+      return made;
+    };
+  }
+
+  browserIsGoing(isGoing) {
+    this.isBrowserGoing = isGoing;
+    clearTimeout(this.going);
+    if (isGoing)
+      this.going = setTimeout(this.hooks.onGoing, GOING_GRACE_MS).unref();
+  }
+}
+
+// `replacement` gets the original method, bound to `object`, and the arguments.
+function override(object, name, replacement) {
+  const original = object[name];
+  object[name] = (...args) => replacement(original.bind(object), ...args);
+}
+
+// Playwright's own close of this context has failed, hangs, or was never asked for.
+async function closeAnyway(context) {
+  await context.doClose?.(CLOSED_WITH_CLIENT).catch(() => {});
+  await Promise.all([context._deleteAllDownloads?.(), context._deleteAllTempDirs?.()]).catch(() => {});
+  context._didCloseInternal?.();
+}
+
+// A page of a context that is being closed may come to life after that, and would begin its video.
+function withoutVideo(context) {
+  context._options.recordVideo = undefined;
+}
+
+// Playwright makes each process the leader of a group, except a few that end soon.
+function killGroup(made) {
+  try {
+    process.kill(-made.pid, 'SIGKILL');
+  } catch {
+    made.kill('SIGKILL');
+  }
+}
+
+module.exports = { Clients };

@@ -1,0 +1,170 @@
+"""Describes what a browser server launches, and starts its Node process. Watches nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pwgrid.common.launch_failure import BrowserLaunchError
+from pwgrid.installed import landlock
+from pwgrid.installed.browsers import FoundBrowser
+from pwgrid.installed.driver import own_driver
+from pwgrid.settings.model import Settings
+from pwgrid.settings.pools import PoolSettings
+from pwgrid.worker.browser.confinement import Confinement, Directories
+from pwgrid.worker.browser.health import HealthTimes
+from pwgrid.worker.close_texts import close_texts
+
+LAUNCHER: Final = Path(__file__).with_name("launcher.cjs")
+
+_SOCKET_PATH_BYTES: Final = 107
+
+_NEEDED: Final = re.compile(
+    # paths, user, language, time zone
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TZ|TZDIR"
+    # display, sound, fonts
+    r"|DISPLAY|XAUTHORITY|WAYLAND_DISPLAY|XDG_\w+|DBUS_SESSION_BUS_ADDRESS|PULSE_\w+|FONTCONFIG_\w+"
+    # proxies and trusted certificates
+    r"|(http|https|ftp|all|no)_proxy|(HTTP|HTTPS|FTP|ALL|NO)_PROXY|SSL_CERT_(FILE|DIR)|NODE_EXTRA_CA_CERTS"
+    # libraries, drivers, and the browsers themselves
+    r"|LD_LIBRARY_PATH|LIBGL_\w+|MESA_\w+|GALLIUM_\w+|VK_\w+|LIBVA_\w+|MOZ_\w+"
+    r"|PLAYWRIGHT_BROWSERS_PATH|PLAYWRIGHT_SKIP_VALIDATE_HOST_REQUIREMENTS"
+)
+"""Variables that Node and the browser get, and nothing else of the grid's environment: a page that breaks out of its
+browser must not get the secrets of a CI job."""
+
+_FIREFOX_PREFS: Final[Mapping[str, str | int | bool]] = {
+    "fission.bfcacheInParent": False  # page.go_back() hangs otherwise
+}
+
+
+_FOR_SHARED_CHROMIUM: Final = "--disable-gpu-process-crash-limit"
+"""Chromium ends itself when its GPU process has crashed three times. Any page can make it crash, by a screenshot of the
+full page that is a million pixels high, for one; and those who share the browser lose no more than a frame by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSpec:
+    """What to launch, and for whom. `settings` are those of `pool` (`Settings.of_pool`)."""
+
+    settings: Settings
+    pool: PoolSettings
+    browser: FoundBrowser
+    directory: Path
+    """Private to this browser server: it listens there."""
+    live_view: Path | None = None
+    """Where it shows the pages of sessions to the proxy (Unix socket); None: nowhere."""
+    code_cache: Path | None = None
+    """Where browser servers of the same grid share compiled code."""
+
+    @property
+    def socket_path(self) -> Path:
+        return self.directory / "browser.sock"
+
+    @property
+    def directories(self) -> Directories:
+        return Directories(self.directory)
+
+    @property
+    def confinement(self) -> Confinement | None:
+        """What Node and the browser may use of the host's files; None where they are not confined."""
+        if not landlock.is_confined(self.settings):
+            return None
+        return Confinement(self.settings, self.browser, self.pool.args, self.environment(), self.directories)
+
+    def options(self, playwright_core: Path) -> str:
+        """The launcher's options, as JSON."""
+        settings, pool, confinement = self.settings, self.pool, self.confinement
+        refuses_files = settings.block_file_urls == "on" or (settings.block_file_urls == "auto" and not confinement)
+        is_shared_chromium = self.browser.browser_type == "chromium" and settings.max_concurrent_sessions > 1
+        return json.dumps(
+            {
+                "browserType": self.browser.browser_type,
+                "executablePath": self.browser.executable,
+                "channel": self.browser.channel,
+                "headless": settings.headless,
+                "args": [*pool.args, *([_FOR_SHARED_CHROMIUM] if is_shared_chromium else [])],
+                "proxy": pool.proxy.options() if pool.proxy else None,
+                "chromiumSandbox": settings.chromium_sandbox,
+                "firefoxUserPrefs": _FIREFOX_PREFS,
+                "socketPath": str(self.socket_path),
+                "playwrightCore": str(playwright_core),
+                "pingTimeoutS": settings.session_ping_timeout,
+                "idleTimeoutS": settings.session_idle_timeout,
+                "maxDurationS": settings.session_max_duration,
+                "drainTimeoutS": settings.drain_timeout,
+                "launchTimeoutS": settings.launch_timeout,
+                "signAfterS": HealthTimes.of(settings).sign_s,
+                "slots": settings.max_concurrent_sessions,
+                "clientGuard": settings.client_guard,
+                "blockFileUrls": refuses_files,
+                "beforeBrowser": confinement.before_browser() if confinement else [],
+                "browserEnvironment": {
+                    "TMPDIR": str(self.directories.browser),
+                    **(confinement.variables() if confinement else {}),
+                },
+                "sessionsDirectory": str(self.directories.sessions),
+                "liveView": str(self.live_view) if self.live_view else "",
+                "codeCache": str(self.code_cache) if self.code_cache else "",
+                "closeTexts": close_texts(settings),
+            }
+        )
+
+    def environment(self) -> dict[str, str]:
+        """The variables that Node and the browser get: those that they need, BROWSER_ENV, and the pool's own."""
+        named = self.settings.browser_env
+        kept = {name: value for name, value in os.environ.items() if _NEEDED.fullmatch(name) or name in named}
+        own = {name: value.get_secret_value() for name, value in self.pool.env.items()}
+        return {**kept, **own, "TMPDIR": str(self.directories.node)}
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedBrowser:
+    """What a browser server reports when it is ready."""
+
+    browser_pid: int
+    browser_version: str
+    playwright_version: str
+
+
+def spawn(spec: LaunchSpec, ipc_child: socket.socket) -> subprocess.Popen[bytes]:
+    """Starts the launcher with `ipc_child` as Node's IPC socket and a pipe on stderr. Raises BrowserLaunchError or
+    OSError."""
+    if len(os.fsencode(spec.socket_path)) > _SOCKET_PATH_BYTES:
+        raise BrowserLaunchError(
+            f"its socket's path is longer than {_SOCKET_PATH_BYTES} bytes: set PWGRID_RUNTIME_DIR to a shorter one",
+            spec.browser.browser_type,
+        )
+    driver = own_driver()
+    spec.directories.make(spec.settings.max_concurrent_sessions)
+    if spec.code_cache is not None:
+        spec.code_cache.mkdir(mode=0o700, exist_ok=True)
+    environment = {
+        **spec.environment(),
+        "NODE_CHANNEL_FD": str(ipc_child.fileno()),
+        "NODE_CHANNEL_SERIALIZATION_MODE": "json",
+        "PWGRID_LAUNCH": spec.options(driver.core),
+    }
+    sockets = [spec.socket_path, *([spec.live_view] if spec.live_view else [])]
+    confinement = spec.confinement
+    confined = (
+        confinement.before_node(driver.node, driver.core, LAUNCHER, sockets, spec.code_cache) if confinement else []
+    )
+    ipc_child.setblocking(False)
+    return subprocess.Popen(
+        [*confined, driver.node, "--no-warnings", str(LAUNCHER)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        pass_fds=(ipc_child.fileno(),),
+        # A signal to the worker's process group must not end the sessions.
+        start_new_session=True,
+    )

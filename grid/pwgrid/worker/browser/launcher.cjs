@@ -1,0 +1,406 @@
+// The browser server: one warm browser that serves every client socket that the worker hands over.
+//
+// Playwright's bundled Node runs it. Its options are JSON in the variable PWGRID_LAUNCH (pwgrid/worker/browser/launch.py). It
+// talks to its worker over Node's IPC (NODE_CHANNEL_FD, JSON lines; pwgrid/worker/browser/node_link.py) and outlives that
+// worker: the master keeps the other end open until a successor takes over. It opens no TCP port, and lets no client open
+// one. It does not decide who may connect: the proxy and the worker have done that before.
+//
+// How a session ends (each end is reported once, and again on `sync` until it is acknowledged):
+//   client  client disconnected · connection lost · protocol error · client closed the browser
+//   browser browser crashed · browser connection broken
+//   grid    ping timeout · idle timeout · maximum duration · drain timeout · worker stopped · handshake refused
+//           too late · message failed · the reason in a `close` or `cut_hanging` message
+'use strict';
+
+const fs = require('node:fs');
+const http = require('node:http');
+const net = require('node:net');
+const nodeModule = require('node:module');
+const path = require('node:path');
+const { randomBytes } = require('node:crypto');
+
+const options = JSON.parse(process.env.PWGRID_LAUNCH);
+delete process.env.PWGRID_LAUNCH;
+// Compiling playwright-core is a fifth of a start's cost: the first browser server of a grid saves it for the others.
+if (options.codeCache)
+  nodeModule.enableCompileCache(options.codeCache);
+
+const { BrowserHealth } = require('./browser_health.cjs');
+const { BrowserMessages } = require('./browser_messages.cjs');
+const { CertificatePorts } = require('./certificate_ports.cjs');
+const { Clients } = require('./client_cleanup.cjs');
+const { confineProcesses } = require('./confined_processes.cjs');
+const { ErrorCounts } = require('./error_counts.cjs');
+const { serveLiveView } = require('./live_view.cjs');
+const { INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
+
+const STOP_GRACE_MS = 5_000; // for the browser to close by itself, unless `stop` says otherwise
+
+let httpServer = null; // playwright's own
+let browserServer = null;
+let browserType = null;
+let clients = null;
+let certificatePorts = null;
+let messages = null; // what the browser says, of class BrowserMessages
+let health = null; // of the browser
+let ready = null; // the `ready` message, once the browser is launched
+let gone = null; // the `gone` message, once the browser has ended or cannot be understood any more
+let stopping = null; // the promise of stop(), once called
+const sessions = new Map(); // session id -> Session
+const unacknowledged = new Map(); // idx -> `closed` message
+let closedIdx = 0;
+let written = Promise.resolve(); // done when the last message is written
+const errors = new ErrorCounts(say);
+const home = { options, isStopping: () => stopping !== null, onOver }; // what every session gets
+
+// ---------------------------------------------------------------------------------------------------------------- IPC
+
+function say(message) {
+  if (process.connected)
+    written = new Promise(resolve => process.send(message, undefined, undefined, resolve));
+}
+
+function onMessage(message, socket) {
+  if (socket)
+    return takeSession(message, socket);
+  switch (message.do) {
+    case 'close':
+      return void sessions.get(message.session)?.end('grid', message.reason, message.code, message.text);
+    case 'ack':
+      return void unacknowledged.delete(message.idx);
+    case 'ping':
+      return say({ say: 'pong', id: message.id, browserSilentMs: Math.round(messages.silentMs()) });
+    case 'ask_browser':
+      return void health.ask().then(() => say({ say: 'browser_answered', id: message.id }), () => {}); // it has ended
+    case 'cut_hanging':
+      return health.cutHanging(message.reason, message.afterS * 1000);
+    case 'canary':
+      return void canary(message.id, message.timeoutS * 1000);
+    case 'sync':
+      say({ say: 'live', sessions: [...sessions.keys()], told: told(), ready });
+      for (const closed of unacknowledged.values())
+        say(closed);
+      if (gone)
+        say(gone);
+      return;
+    case 'stop':
+      return void stop(message.graceS === undefined ? STOP_GRACE_MS : message.graceS * 1000);
+  }
+}
+
+// A worker that was killed in the middle of a long line leaves half of it in Node's buffer, and Node would prepend that to
+// every later line. This empties the buffer; the successor repeats its `sync` until it is answered.
+function forgetHalfLine() {
+  const channel = process[symbolOf(process, 'kChannelHandle')];
+  const buffer = channel && symbolOf(channel, 'kJSONBuffer');
+  if (buffer)
+    channel[buffer] = '';
+}
+
+function symbolOf(object, name) {
+  return Object.getOwnPropertySymbols(object).find(each => each.description === name);
+}
+
+// ----------------------------------------------------------------------------------------------------------- sessions
+
+// What the worker was told of its sessions, by their ids, for its successor; of some it was told nothing.
+function told() {
+  return Object.fromEntries([...sessions.values()].filter(each => each.told).map(each => [each.id, each.told]));
+}
+
+function takeSession({ session: id, deadline, headers, early, told }, socket) {
+  const session = new Session(id, socket, home);
+  session.told = told;
+  sessions.set(id, session);
+  // After the deadline (this process was frozen) another worker has this client and its connection. Closing this copy of the
+  // socket sends nothing. The deadline is CLOCK_MONOTONIC, as process.hrtime is.
+  if (deadline && Number(process.hrtime.bigint()) / 1e9 > deadline)
+    return session.end('grid', 'too late');
+  // A proxy that gets no answer knows by this mark that the browser server has its client (pwgrid/proxy/connect/handoff_link.py).
+  socket.setNoDelay(true);
+  if (gone || clients.isBrowserGoing)
+    return session.refuse('browser', gone?.sessions ?? 'browser crashed');
+  if (stopping)
+    return session.refuse('grid', 'worker stopped');
+  try {
+    const request = requestOf(ready.wsPath, headers, socket);
+    clients.admit(session, () => httpServer.emit('upgrade', request, socket, Buffer.from(early, 'latin1')));
+  } catch (error) {
+    console.error(error);
+  }
+  if (!session.ws)
+    session.end('grid', 'handshake refused');
+}
+
+// The request of a client's upgrade, for Playwright's HTTP server. The proxy has parsed the head, so that no second parser is
+// needed here. `headers` are those of the client that the proxy passes on, with names in lower case.
+function requestOf(url, headers, socket) {
+  const request = new http.IncomingMessage(socket);
+  request.method = 'GET';
+  request.url = url;
+  request.httpVersion = '1.1';
+  Object.assign(request.headers, headers);
+  return request;
+}
+
+function onOver(session, report) {
+  sessions.delete(session.id);
+  const message = { say: 'closed', idx: ++closedIdx, session: session.id, ...report };
+  unacknowledged.set(message.idx, message);
+  say(message);
+  if (!process.connected && !sessions.size)
+    stop();
+}
+
+function endAll(by, reason, code) {
+  for (const session of [...sessions.values()])
+    session.end(by, reason, code);
+}
+
+function watchSessions() {
+  if (options.pingTimeoutS)
+    setInterval(() => sessions.forEach(session => session.ping()), options.pingTimeoutS * 1000 / 3).unref();
+  const shortestS = Math.min(options.idleTimeoutS || Infinity, options.maxDurationS || Infinity);
+  if (shortestS === Infinity)
+    return;
+  const periodMs = Math.min(Math.max(shortestS * 100, 50), 1000);
+  let last = performance.now();
+  setInterval(() => {
+    const now = performance.now();
+    const elapsedMs = Math.min(now - last, 2 * periodMs); // a pause of this process is no silence of the client
+    last = now;
+    sessions.forEach(session => session.sweep(elapsedMs));
+  }, periodMs).unref();
+}
+
+// ------------------------------------------------------------------------------------------------------------ browser
+
+async function launch() {
+  wrapListening();
+  if (options.channel.startsWith('moz-firefox'))
+    shimBidi(require(path.join(options.playwrightCore, 'lib', 'utilsBundle')));
+  confineProcesses(options);
+  const playwright = require(options.playwrightCore);
+  const { version } = require(path.join(options.playwrightCore, 'package.json'));
+  certificatePorts = new CertificatePorts(() => browserServer.process().pid, (times, uid) => say({ say: 'refused', times, uid }));
+  clients = new Clients(playwright, options, certificatePorts, {
+    onGoing: () => browserServer.kill().catch(() => {}),
+    onCall: (client, message) => health?.began(client, message),
+    onAnswer: (client, message) => health?.answered(client, message),
+    onGone: client => health?.gone(client),
+    onConnectionError: (client, error) => errors.note('client', error, client.session.id),
+  });
+  browserType = playwright[options.browserType];
+  const wsPath = '/' + randomBytes(16).toString('hex');
+  const { headless, args, chromiumSandbox, firefoxUserPrefs } = options; // Playwright ignores what is for another browser
+  browserServer = await browserType.launchServer({
+    wsPath, headless, args, chromiumSandbox, firefoxUserPrefs, timeout: options.launchTimeoutS * 1000,
+    proxy: options.proxy ?? undefined, executablePath: options.executablePath || undefined,
+    channel: options.channel || undefined, handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false,
+  });
+  const browserProcess = browserServer.process();
+  browserProcess.once('exit', onBrowserExit);
+  if (browserProcess.exitCode !== null || browserProcess.signalCode !== null)
+    onBrowserExit(browserProcess.exitCode, browserProcess.signalCode);
+  // Runs after playwright's own listener, which upgrades synchronously.
+  httpServer.on('upgrade', (request, socket) => {
+    socket[kSession]?.upgraded(socket[symbolOf(socket, 'websocket')]);
+  });
+  ready = {
+    say: 'ready', pid: process.pid, browserPid: browserProcess.pid, browserVersion: '', playwrightVersion: version, wsPath,
+    asksBrowser: true, // it answers `ask_browser`
+  };
+  ready.browserVersion = await tryBrowser(options.launchTimeoutS * 1000);
+  watchBrowser(clients.browser);
+}
+
+function watchBrowser(browser) {
+  health = new BrowserHealth(browser, options.signAfterS * 1000, what => say({ say: 'sign', what }));
+  messages = new BrowserMessages(browser._connection, {
+    onDropped: (what, bytes) => errors.note('too long', `${what} of ${bytes} bytes`),
+    onBroken: error => {
+      errors.note('browser', error);
+      onBrowserGone('browser connection broken', { kind: 'browser unreadable', detail: error.message });
+    },
+    onError: error => errors.note('browser', error),
+  });
+}
+
+function onBrowserExit(code, signal) {
+  onBrowserGone('browser crashed', { kind: 'browser ended', detail: signal ?? `exit ${code}`, signal: signal ?? '' });
+}
+
+// `why` is a reason for the worker (pwgrid/common/reasons.py), `reason` that of the sessions.
+function onBrowserGone(reason, why) {
+  if (gone || stopping)
+    return;
+  gone = { say: 'gone', reason: why, sessions: reason };
+  endAll('browser', reason, INTERNAL_ERROR);
+  if (ready)
+    say(gone);
+  if (!process.connected)
+    stop();
+}
+
+// Does what a client does: connect, context, page, evaluate. Returns the browser's version.
+async function tryBrowser(timeoutMs) {
+  let browser;
+  let timer;
+  const attempt = async () => {
+    browser = await browserType.connect(`ws+unix://${options.socketPath}:${ready.wsPath}`, { timeout: timeoutMs });
+    const context = await browser.newContext();
+    const page = await context.newPage();
+    if (await page.evaluate('6 * 7') !== 42)
+      throw new Error('the browser cannot compute 6 * 7');
+    await context.close();
+    return browser.version();
+  };
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`no context, page and evaluate within ${timeoutMs / 1000} s`)), timeoutMs);
+  });
+  try {
+    return await Promise.race([attempt(), late]);
+  } finally {
+    clearTimeout(timer);
+    browser?.close().catch(() => {});
+  }
+}
+
+async function canary(id, timeoutMs) {
+  const started = performance.now();
+  const { opened } = health;
+  let error = null;
+  try {
+    await tryBrowser(timeoutMs);
+  } catch (failure) {
+    if (gone || health.opened === opened) // else it is only slow: a client has got a page meanwhile
+      error = gone ? `${gone.reason.kind}: ${gone.reason.detail}` : String(failure.message);
+  }
+  say({ say: 'canary', id, ok: error === null, error, ms: Math.round(performance.now() - started) });
+}
+
+// ---------------------------------------------------------------------------------- patches to playwright-core and Node
+
+// playwright-core makes its HTTP server with http.createServer() and lets it listen on a TCP port. Here it listens on a Unix
+// socket in the worker's private directory. Other servers may not listen, or a client could open a public port of this host
+// with browser.bind(). The exception is no HTTP server: a proxy for a context with client certificates (certificate_ports.cjs).
+function wrapListening() {
+  const { createServer } = http;
+  const { listen } = net.Server.prototype;
+  http.createServer = function(...args) {
+    const server = createServer.apply(this, args);
+    if (!httpServer) {
+      httpServer = server;
+      server.listen = (...listenArgs) => {
+        fs.rmSync(options.socketPath, { force: true });
+        return listen.call(server, { path: options.socketPath }, listenArgs.find(each => typeof each === 'function'));
+      };
+    }
+    return server;
+  };
+  net.Server.prototype.listen = function(port, host, ...rest) {
+    if (this instanceof http.Server || typeof port !== 'number' || host !== '127.0.0.1')
+      throw new Error('this grid lets no client open a port or socket on its host');
+    return certificatePorts.listen(this, listen, ...rest);
+  };
+}
+
+// Stock Firefox up to 158 does not know a command without which playwright makes no context. Where the browser answers
+// `unknown command`, playwright gets an empty success instead.
+function shimBidi(utils) {
+  const OPTIONAL = 'emulation.setMediaFeaturesOverride';
+  const { send, emit } = utils.ws.prototype;
+  const pending = new Set();
+  let unknown = false;
+  const succeed = id => Buffer.from(JSON.stringify({ type: 'success', id, result: {} }));
+  utils.ws.prototype.send = function(data, ...rest) {
+    if (this._isServer || typeof data !== 'string' || !data.includes(OPTIONAL))
+      return send.call(this, data, ...rest);
+    const { id, method } = JSON.parse(data);
+    if (method !== OPTIONAL)
+      return send.call(this, data, ...rest);
+    if (unknown)
+      return void process.nextTick(() => emit.call(this, 'message', succeed(id), false));
+    pending.add(id);
+    return send.call(this, data, ...rest);
+  };
+  utils.ws.prototype.emit = function(event, data, ...rest) {
+    if (event === 'message' && pending.size && !this._isServer) {
+      const { id, error } = JSON.parse(data.toString());
+      if (pending.delete(id) && error === 'unknown command') {
+        unknown = true;
+        return emit.call(this, event, succeed(id), false);
+      }
+    }
+    return emit.call(this, event, data, ...rest);
+  };
+}
+
+// --------------------------------------------------------------------------------------------------------------- ends
+
+function stop(graceMs = STOP_GRACE_MS) {
+  stopping ??= (async () => {
+    // Whatever hangs below, this process and its browser end half a second after the grace.
+    setTimeout(() => {
+      browserServer?.kill().catch(() => {});
+      setTimeout(() => process.exit(0), 500);
+    }, graceMs);
+    endAll('grid', 'worker stopped');
+    httpServer?.close();
+    await browserServer?.close().catch(() => {});
+    while (sessions.size)
+      await new Promise(resolve => [...sessions.values()][0].socket.once('close', resolve));
+    await written;
+    process.exit(0);
+  })();
+  return stopping;
+}
+
+// Worker and master are both gone: the live sessions may go on for DRAIN_TIMEOUT, then this process ends.
+function onOrphaned() {
+  if (!ready || gone || !sessions.size)
+    return void stop();
+  setTimeout(() => {
+    endAll('grid', 'drain timeout');
+    stop();
+  }, options.drainTimeoutS * 1000);
+}
+
+function onUncaught(error) {
+  if (error instanceof SyntaxError && String(error.stack).includes('parseChannelMessages'))
+    return forgetHalfLine();
+  // What goes on in the background for one client is that client's matter: its connection is whole, and its calls have time limits.
+  // An error that may concern others makes the worker try the browser.
+  const client = clients.running.getStore();
+  errors.note(client ? 'client' : 'other', error, client?.session.id);
+}
+
+async function main() {
+  process.on('SIGINT', () => {});
+  process.on('SIGHUP', () => {});
+  process.on('SIGTERM', () => stop());
+  process.stdout.on('error', () => {});
+  process.stderr.on('error', () => {}); // the worker, which reads it, may be dead
+  process.on('message', onMessage);
+  process.on('disconnect', onOrphaned);
+  try {
+    await launch();
+  } catch (error) {
+    say({ say: 'failed', error: String(error.message) });
+    await written;
+    await browserServer?.kill().catch(() => {});
+    process.exit(1);
+  }
+  process.on('uncaughtException', onUncaught);
+  process.on('unhandledRejection', onUncaught);
+  watchSessions();
+  if (options.liveView)
+    serveLiveView(options.liveView, options.browserType, id => sessions.get(id)?.client?.pages() ?? null);
+  say(ready);
+  if (gone)
+    say(gone);
+  if (options.codeCache)
+    nodeModule.flushCompileCache();
+}
+
+main();

@@ -1,0 +1,162 @@
+"""Who has, or wants, a slot of this worker: a session, or a lease; and how each of them ends. Data alone."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.registry.records import EXPIRES_AT, LEASE, TOKEN_ID
+
+NAMES: Final = ("name", "run", "labels")
+"""Fields of `told` that come from the client itself."""
+
+
+@dataclass(slots=True)
+class LiveSession:
+    """A session in one of this worker's slots. `client` is empty where this worker's predecessor admitted it."""
+
+    session_id: str
+    client: str = ""
+    """Its address and port."""
+    started_at: float | None = None
+    """Unix seconds; None during the handoff, and where only this worker's predecessor knew it."""
+    is_served: bool = False
+    """Whether the browser server has its socket; until then the handoff may still fail."""
+    told: Mapping[str, str] = field(default_factory=dict)
+    """What the proxy told of its client: fields of its record (`labels`, `name`, `run`, `token`, `caps`)."""
+    token_id: str = ""
+    """That of its client's token; empty without one, and where only this worker's predecessor knew it."""
+    lease_id: str = ""
+    """The lease that it came with: it uses the lease's slot and takes none of its own."""
+    trace: str = ""
+    """Where the session is traced: what its proxy wants to hear again when it is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedClient:
+    """A client that a proxy offers, to be answered once. This process's copy of its socket is closed then."""
+
+    session: LiveSession
+    deadline: float
+    """Seconds of CLOCK_MONOTONIC, which all processes of a host share."""
+    headers: Mapping[str, str]
+    """Those headers of the client that the browser server gets."""
+    early: str
+    """What the client has sent after its head, as latin-1."""
+    secret: str
+    """That of its lease, as the client has it."""
+    sock: socket.socket
+    _send: Callable[[bytes], None]
+
+    def answer(self, refused: str | None, served_at: float | None = None, ended: str | None = None) -> None:
+        """Says why it is refused, and why its lease has `ended` if that is known; or None, and when the browser server
+        got its socket (by time.monotonic(), for the answer may be later)."""
+        self.sock.close()
+        said = {"session": self.session.session_id, "refused": refused, "servedAt": served_at}
+        self._send(orjson.dumps({**said, "ended": ended} if ended else said))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClosed:
+    """The end of a session. `by` is client, grid or browser. Bytes are counted from the handoff on: `bytes_in` from the
+    client, `bytes_out` to it."""
+
+    session_id: str
+    bytes_in: int
+    bytes_out: int
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a lease or session ended: by whom (client, grid, browser), and why."""
+
+    by: str
+    reason: str
+
+
+RETURNED: Final = End("grid", EndReason.RETURNED)
+EXPIRED: Final = End("grid", EndReason.EXPIRED)
+NOT_ANSWERED: Final = End("grid", EndReason.NOT_ANSWERED)
+REVOKED: Final = End("grid", EndReason.TOKEN_REVOKED)
+GRID_STOPPED: Final = End("grid", EndReason.GRID_STOPPED)
+
+
+@dataclass(slots=True, kw_only=True)
+class Lease(LiveSession):
+    """Keeps its slot as a session does, with the key of its record as id. It is served once its proxy has kept it: then
+    it is on record, and a successor knows it. `told` has the other fields of its record (names, label key)."""
+
+    digest: str
+    """Of its secret (`digest_of`), which nobody needs to keep: whoever reads leases.json has no lease by that."""
+    expires_at: float
+    """In Unix seconds."""
+    link: int | None = None
+    """The link of the proxy that took the lease; None after this worker's predecessor."""
+    is_answered: bool = False
+    """Whether its borrower is known to have it: the proxy has reported that the answer is written, or a client came
+    with the lease. Until then it ends UNANSWERED_S after its proxy."""
+    connected: str = ""
+    """The id of the one session that is connected with it now; empty if none is."""
+    over: End | None = None
+    """How it ended, while its client's connection is still being closed."""
+    is_token_missing: bool = False
+    """Whether its token was missing at the last look."""
+    is_revoked: bool = False
+    """Whether its token is gone: it takes no further client, and ends with the one that it has."""
+    last: End | None = None
+    """How its last client's session ended; None before its first client."""
+    waiting: tuple[OfferedClient, asyncio.TimerHandle] | None = None
+    """The next client, while the last one's session has not ended."""
+    timer: asyncio.TimerHandle | None = None
+    """Ends it at `expires_at`; drops it KEEP_S after it was taken if no proxy keeps it."""
+    grace: asyncio.TimerHandle | None = None
+    """Ends it when no client comes in time: `grace_s` after the last, or UNANSWERED_S."""
+
+    @property
+    def id(self) -> str:
+        return self.session_id.removeprefix(LEASE)
+
+    def stop_timers(self) -> None:
+        self.stop_grace()
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def stop_grace(self) -> None:
+        if self.grace is not None:
+            self.grace.cancel()
+            self.grace = None
+
+    def take_waiting(self) -> OfferedClient | None:
+        """Returns the client that waits for the last one's end, which does so no more; None if none does."""
+        if self.waiting is None:
+            return None
+        client, timer = self.waiting
+        self.waiting = None
+        timer.cancel()
+        return client
+
+    def fields(self) -> dict[str, str]:
+        """Returns the fields of its record in Redis."""
+        return {**self.told, EXPIRES_AT: f"{self.expires_at:.3f}"}
+
+    def as_json(self) -> dict[str, Any]:
+        """The lease as leases.json has it."""
+        return {
+            "id": self.id,
+            "secret": self.digest,
+            "expiresAt": self.expires_at,
+            "told": self.told,
+            TOKEN_ID: self.token_id,
+            "client": self.client,
+            "startedAt": self.started_at,
+            "isAnswered": self.is_answered,
+            "last": self.last,
+        }

@@ -1,0 +1,185 @@
+"""A worker's live sessions: gives their clients to the browser server, closes and records them."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import structlog
+
+from pwgrid.common.reasons import OfferRefusal
+from pwgrid.common.session_lifecycle import EndReason, how_ended
+from pwgrid.registry.records import LEASE, TOKEN_ID, lease_of
+from pwgrid.runtime.child_arguments import WorkerArguments
+from pwgrid.worker.browser.server import BrowserServer
+from pwgrid.worker.handoff_server import HandoffServer
+from pwgrid.worker.holders import NAMES, End, LiveSession, OfferedClient, SessionClosed
+from pwgrid.worker.registry_sync import RECORD_AT_ONCE, RECORD_DELAY_S, RegistrySync
+from pwgrid.worker.slots import Slots
+
+log = structlog.get_logger()
+
+CLOSE_GRACE_S: Final = 5.0
+"""How long the browser server has to report closed sessions before it is ended."""
+
+
+class Sessions:
+    """Calls `on_offered` for each admitted offer and `on_served` when the browser server has its socket.
+
+    The owner sets `server` once there is one, `on_handoff_failed`, which is called when that did not take a client, and
+    `on_over`, which is called for each session that is over, with None if the browser server did not get its client.
+    """
+
+    def __init__(
+        self,
+        boot: WorkerArguments,
+        slots: Slots,
+        registry_sync: RegistrySync,
+        handoff: HandoffServer,
+        on_offered: Callable[[], None],
+        on_served: Callable[[], None],
+    ) -> None:
+        self.server: BrowserServer | None = None
+        self.on_handoff_failed: Callable[[], None] = lambda: None
+        self.on_over: Callable[[str, End | None], None] = lambda _session_id, _end: None
+        self._boot = boot
+        self._slots = slots
+        self._registry_sync = registry_sync
+        self._handoff = handoff
+        self._on_offered = on_offered
+        self._on_served = on_served
+        self._is_successor = boot.adopt_node_pid is not None
+        """Whether another worker admitted the sessions."""
+        self._taken: dict[str, tuple[OfferedClient, float]] = {}
+        """By their sessions' ids, the clients that are not answered yet, and since when the browser server has each."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def adopt(self, server: BrowserServer, live: Mapping[str, Mapping[str, str]]) -> None:
+        """Takes over the sessions of this worker's predecessor. `live` has what that was told of each session that its
+        browser server has."""
+        self.server = server
+        for session_id, told in live.items():
+            lease = self._slots.held.get(LEASE + lease_of(session_id))
+            fields = {name: text for name, text in told.items() if name != TOKEN_ID}
+            session = LiveSession(session_id, is_served=True, told=fields, token_id=told.get(TOKEN_ID, ""))
+            session.lease_id = lease.id if lease else ""
+            self._slots.admit(session)
+
+    def ended(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
+        """Called when the browser server reports a session's end. Calls `on_record` once Redis has it."""
+        if closed.reason == EndReason.TOO_LATE:
+            self.on_handoff_failed()
+        if closed.session_id in self._taken:
+            self.record_taken()  # its start comes before its end
+        session = self._slots.free(closed.session_id)
+        if session is None and not self._is_successor:
+            on_record()  # reported twice; but a successor still has to record one that ended before it took over
+            return
+        self._registry_sync.ended(closed, session, on_record)
+        self.record_taken()  # with it: this process and Redis are awake now
+        if session is not None and session.trace:
+            self._tell_over(closed, session)
+        self.on_over(closed.session_id, End(closed.by, closed.reason))
+
+    def _tell_over(self, closed: SessionClosed, session: LiveSession) -> None:
+        """The proxies hear of the end of a session that is traced. (They do not of one whose worker has died.)"""
+        now, boot = time.time(), self._boot
+        told = (self._slots.held.get(LEASE + session.lease_id) or session).told
+        self._handoff.tell_over(
+            {
+                "trace": session.trace,
+                "session": session.session_id,
+                "lease": session.lease_id,
+                "browserType": boot.browser_type,
+                "pool": boot.pool.name,
+                "startedAt": session.started_at or now,
+                "endedAt": now,
+                "status": how_ended(closed.by, closed.reason).value,
+                "reason": closed.reason,
+                "bytesIn": closed.bytes_in,
+                "bytesOut": closed.bytes_out,
+                "told": {name: told[name] for name in NAMES if name in told},
+            }
+        )
+
+    def all_ended(self, by: str, reason: str) -> None:
+        """Ends every live session in the records, when no browser server will report their ends."""
+        for session_id in list(self._slots.live):
+            self.ended(SessionClosed(session_id, 0, 0, by, reason))
+
+    def end(self, session_id: str, reason: str, text: str | None = None) -> None:
+        """Closes one session; `ended` follows. Ignores unknown ids. `text` is what its client hears."""
+        if self.server is not None:
+            self.server.close_session(session_id, reason, text)
+
+    async def cut(self, reason: str, text: str | None) -> None:
+        """Closes every session for `reason`, and waits until no slot is taken any more."""
+        for session_id in list(self._slots.live):
+            self.end(session_id, reason, text)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_GRACE_S):
+                await self._slots.empty()
+
+    def offered(self, client: OfferedClient) -> None:
+        """Admits a client that takes a slot of its own, or refuses it."""
+        if refused := self._slots.refusal(client.session.session_id, client.deadline, time.monotonic()):
+            client.answer(refused)
+        else:
+            self._slots.admit(client.session)
+            self.serve(client)
+
+    def serve(self, client: OfferedClient) -> None:
+        """Gives an admitted client to the browser server."""
+        assert self.server is not None
+        session_id = client.session.session_id
+        with contextlib.suppress(OSError):  # a Unix socket, or a client that has left: the browser server reports that
+            # Marks that this worker is about to pass the client on (pwgrid/proxy/connect/handoff_link.py).
+            client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 1)
+        handed_over = self.server.hand_over(client)
+        self._on_offered()
+
+        def settled(future: asyncio.Future[None]) -> None:
+            if future.cancelled() or future.exception() is not None:
+                self.on_handoff_failed()
+                self._take_back(session_id)
+                client.answer(OfferRefusal.GONE)
+                return
+            if (session := self._slots.live.get(session_id)) is not None:  # else it has ended already
+                self._registry_sync.mark_served(session)
+            self._taken[session_id] = client, time.monotonic()
+            if len(self._taken) >= RECORD_AT_ONCE:
+                self.record_taken()
+            elif self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(RECORD_DELAY_S, self.record_taken)
+
+        handed_over.add_done_callback(settled)
+
+    def slot_taken(self) -> None:
+        """Called when a lease has taken a slot."""
+        self._on_offered()
+        self._on_served()
+
+    def _take_back(self, session_id: str) -> None:
+        session = self._slots.live.get(session_id)
+        self._slots.take_back(session_id)
+        if session is not None:
+            self.on_over(session_id, None)
+
+    def record_taken(self) -> None:
+        """Answers the proxies of sessions that the browser server has, and records these sessions."""
+        if not self._taken:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        taken, self._taken = self._taken, {}
+        for session_id, (client, served_at) in taken.items():
+            client.answer(None, served_at)
+            session = self._slots.live.get(session_id)
+            if session is None:
+                log.info("session_started", session=session_id, client="gone already")
+            else:
+                self._registry_sync.started(session)
+        self._on_served()
