@@ -269,7 +269,7 @@ async def test_what_is_no_call_ends_the_connection_and_is_not_logged(watched: Wa
                 await asyncio.wait_for(websocket.recv(), BOUND_S)
             assert caught.value.rcvd is not None
             assert caught.value.rcvd.code == 1007
-        assert (await watched.next_closed()).reason == "protocol error (1007)"
+        assert str((await watched.next_closed()).end.reason) == "protocol error (1007)"
         assert await title(other, await other.new_page()) == ""
         assert watched.server.evidence == ""
 
@@ -298,7 +298,7 @@ async def test_a_client_that_ends_a_shared_browser_ends_its_own_session(guard: s
             assert await client.cdp(session, method) == {}
             assert await asyncio.wait_for(client.ended, BOUND_S) == "client closed the browser"
         closed = await watched.next_closed()
-        assert (closed.by, closed.reason) == ("client", "client closed the browser")
+        assert (closed.end.by, str(closed.end.reason)) == ("client", "client closed the browser")
         assert await title(other, page) == "untouched"
         assert not watched.gone.done()
 
@@ -448,7 +448,7 @@ async def test_who_has_a_browser_alone_may_do_all_that_with_it() -> None:
             assert len(await targets(client, session)) == 1
             with contextlib.suppress(Refusal):  # the end of its browser may be faster than the answer
                 await client.cdp(session, "Browser.close")
-        assert await watched.why_gone() == "browser ended (exit 0)"
+        assert str(await watched.why_gone()) == "browser ended (exit 0)"
 
 
 async def starts_tracing(client: ProtocolClient) -> bool:
@@ -617,7 +617,7 @@ async def test_a_browser_that_is_dying_admits_nobody() -> None:
                 os.kill(watched.server.ready.browser_pid, signal.SIGCONT)
             with pytest.raises(Refusal):
                 await crash
-        assert (await watched.why_gone()).startswith("browser ended (")
+        assert str(await watched.why_gone()).startswith("browser ended (")
 
 
 async def test_a_browser_that_does_not_do_what_it_was_told_is_ended() -> None:
@@ -668,7 +668,7 @@ async def test_what_a_shared_browser_has_logged_goes_to_no_client(slots: int, to
             with pytest.raises(Exception, match="503"):
                 await connect(watched.endpoint)
             held.write_text("go\n")
-        assert (await watched.why_gone()).startswith("browser ended (")
+        assert str(await watched.why_gone()).startswith("browser ended (")
 
 
 # What pages may read

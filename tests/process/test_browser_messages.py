@@ -11,7 +11,7 @@ from playwright._impl._driver import compute_driver_executable
 from playwright.async_api import Browser, Page, async_playwright
 from playwright.async_api import Error as PlaywrightError
 
-from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.reasons import EndReason
 from pwgrid.common.types import BrowserType
 from pwgrid.worker.browser.launch import LAUNCHER
 from tests.support import stand_in_proxy
@@ -161,7 +161,7 @@ async def test_an_answer_that_cannot_be_sent_is_an_error_and_without_an_event_it
         with pytest.raises(PlaywrightError, match="the browser server failed at one of its messages"):
             await asyncio.wait_for(never, BOUND_S)
         closed = await watched.next_closed()
-        assert (closed.by, closed.reason) == ("grid", EndReason.MESSAGE_FAILED)
+        assert (closed.end.by, str(closed.end.reason)) == ("grid", EndReason.MESSAGE_FAILED)
         counts, session_id = await asyncio.wait_for(errors.get(), BOUND_S)
         assert (counts.keys(), session_id) == ({"client"}, closed.session_id)
         assert await neighbour.evaluate("6 * 7") == 42
@@ -183,11 +183,11 @@ async def test_what_is_no_json_ends_the_sessions_of_the_browser_with_that_reason
     async with browser_server(executable=str(program)) as watched, async_playwright() as playwright:
         page = await _page(playwright, watched, "chromium")
         word.touch()
-        assert await watched.why_gone() == (
+        assert str(await watched.why_gone()) == (
             "the browser says what is no JSON: Unexpected token 'j', \"junk\" is not valid JSON"
         )
         assert watched.server.sessions_ended_for == EndReason.BROWSER_UNREADABLE
         closed = await watched.next_closed()
-        assert (closed.by, closed.reason) == ("browser", EndReason.BROWSER_UNREADABLE)
+        assert (closed.end.by, str(closed.end.reason)) == ("browser", EndReason.BROWSER_UNREADABLE)
         with pytest.raises(PlaywrightError, match="its browser could not be understood any more; connect again"):
             await asyncio.wait_for(page.title(), BOUND_S)

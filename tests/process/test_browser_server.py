@@ -25,7 +25,7 @@ from websockets.exceptions import ConnectionClosed
 
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
-from pwgrid.common.reasons import Reason, WorkerEnd
+from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect.handoff_link import clear_marks, is_served
 from pwgrid.worker.browser.launch import LAUNCHER, LaunchSpec
@@ -109,7 +109,7 @@ async def test_a_playwright_client_talks_through_a_handed_over_socket(browser_ty
         assert browser.version == watched.server.ready.browser_version
         await browser.close()
         closed = await watched.next_closed()
-    assert (closed.by, closed.reason) == ("client", "client disconnected")
+    assert (closed.end.by, str(closed.end.reason)) == ("client", "client disconnected")
     assert closed.bytes_in > 500
     assert closed.bytes_out > 500
 
@@ -137,13 +137,13 @@ async def test_a_closed_session_tells_its_client_why() -> None:
         disconnected = asyncio.Event()
         browser.on("disconnected", lambda _: disconnected.set())
         sentence = "the grid closed this session: its worker was being replaced and DRAIN_TIMEOUT=30 s was over"
-        watched.server.close_session(f"{1:016x}", "drain timeout", sentence)
+        watched.server.close_session(f"{1:016x}", Reason(EndReason.DRAIN_TIMEOUT), sentence)
         async with asyncio.timeout(BOUND_S):
             await disconnected.wait()
         with pytest.raises(PlaywrightError, match=sentence):
             await page.title()
         closed = await watched.next_closed()
-    assert (closed.session_id, closed.by, closed.reason) == (f"{1:016x}", "grid", "drain timeout")
+    assert (closed.session_id, closed.end.by, str(closed.end.reason)) == (f"{1:016x}", "grid", "drain timeout")
 
 
 @pytest.mark.parametrize("method", ["Browser.getVersion", "Target.getBrowserContexts"])
@@ -155,26 +155,26 @@ async def test_a_client_of_the_devtools_protocol_is_told_so_in_its_own_protocol(
             await client.recv()
         assert caught.value.rcvd is not None
         assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1003, NO_DEVTOOLS)
-        assert (await watched.next_closed()).reason == "protocol error (1003)"
+        assert str((await watched.next_closed()).end.reason) == "protocol error (1003)"
 
 
 async def test_a_close_frame_carries_code_and_reason_cut_to_what_fits() -> None:
     async with browser_server() as watched, connect(watched.endpoint) as client:
-        watched.server.close_session(f"{1:016x}", "ö" * 100)
+        watched.server.close_session(f"{1:016x}", Reason(EndReason.DRAIN_TIMEOUT, "why"), "ö" * 100)
         with pytest.raises(ConnectionClosed) as caught:
             await client.recv()
         assert caught.value.rcvd is not None
         assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1001, "ö" * 61)
-        assert (await watched.next_closed()).reason == "ö" * 100
+        assert str((await watched.next_closed()).end.reason) == "drain timeout: why"
 
 
 async def test_a_client_that_does_not_answer_the_close_frame_is_cut_off() -> None:
     async with browser_server() as watched:
         with await raw_session(watched) as client:
             assert (await read(client)).startswith(b"HTTP/1.1 101")
-            watched.server.close_session("f" * 16, "ended by operator")
+            watched.server.close_session("f" * 16, Reason(EndReason.ENDED_BY_OPERATOR))
             assert b"the grid closed this session: an operator ended it" in await read_to_end(client)
-        assert (await watched.next_closed()).reason == "ended by operator"
+        assert str((await watched.next_closed()).end.reason) == "ended by operator"
 
 
 async def test_a_session_is_over_when_its_client_says_goodbye_though_its_socket_stays_open() -> None:
@@ -185,7 +185,7 @@ async def test_a_session_is_over_when_its_client_says_goodbye_though_its_socket_
             async with asyncio.timeout(WS_CLOSE_S / 2):
                 closed = await watched.next_closed()
             assert (await read_to_end(client)).endswith(b"\x88\x02\x03\xe8")  # the server's own close frame, 1000
-    assert (closed.by, closed.reason) == ("client", "client disconnected")
+    assert (closed.end.by, str(closed.end.reason)) == ("client", "client disconnected")
 
 
 async def test_a_session_is_over_when_its_client_says_goodbye_though_it_reads_nothing() -> None:
@@ -195,7 +195,7 @@ async def test_a_session_is_over_when_its_client_says_goodbye_though_it_reads_no
             await asyncio.get_running_loop().sock_sendall(client, PING * 5_000 + GOODBYE)
             async with asyncio.timeout(WS_CLOSE_S / 2):
                 closed = await watched.next_closed()
-            assert (closed.by, closed.reason, closed.bytes_in) == (
+            assert (closed.end.by, str(closed.end.reason), closed.bytes_in) == (
                 *("client", "client disconnected"),
                 len(PING) * 5_000 + len(GOODBYE),
             )
@@ -214,7 +214,7 @@ async def test_a_client_that_answers_no_ping_is_ended() -> None:
             sentence = b"its client gave no sign of life for SESSION_PING_TIMEOUT=0.6 s"
             assert sentence in await read_to_end(client)
         closed = await watched.next_closed()
-    assert (closed.by, closed.reason) == ("grid", "ping timeout")
+    assert (closed.end.by, str(closed.end.reason)) == ("grid", "ping timeout")
 
 
 async def test_a_client_that_answers_pings_is_left_alone() -> None:
@@ -223,7 +223,7 @@ async def test_a_client_that_answers_pings_is_left_alone() -> None:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(client.recv(), 5.0)
             assert watched.closed.empty()
-        assert (await watched.next_closed()).reason == "client disconnected"
+        assert str((await watched.next_closed()).end.reason) == "client disconnected"
 
 
 async def test_pings_and_pongs_do_not_keep_an_idle_session() -> None:
@@ -233,7 +233,7 @@ async def test_pings_and_pongs_do_not_keep_an_idle_session() -> None:
     ):
         with pytest.raises(ConnectionClosed, match="its client asked for nothing for SESSION_IDLE_TIMEOUT="):
             await client.recv()
-        assert (await watched.next_closed()).by == "grid"
+        assert (await watched.next_closed()).end.by == "grid"
 
 
 async def test_a_session_ends_at_its_maximum_duration_however_busy() -> None:
@@ -247,7 +247,7 @@ async def test_a_session_ends_at_its_maximum_duration_however_busy() -> None:
 
         with pytest.raises(PlaywrightError, match="it had lasted for SESSION_MAX_DURATION="):
             await keep_busy()
-        assert (await watched.next_closed()).reason == "maximum duration"
+        assert str((await watched.next_closed()).end.reason) == "maximum duration"
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ async def test_a_refused_handshake_is_answered_and_reported(headers: dict[str, s
         with await raw_session(watched, headers=headers) as client:
             assert (await read_to_end(client)).startswith(b"HTTP/1.1 400")
         closed = await watched.next_closed()
-    assert (closed.by, closed.reason) == ("grid", "handshake refused")
+    assert (closed.end.by, str(closed.end.reason)) == ("grid", "handshake refused")
 
 
 async def test_what_a_client_has_sent_behind_its_head_is_read_first() -> None:
@@ -294,7 +294,7 @@ async def test_a_connection_that_a_browser_server_has_bears_its_mark() -> None:
 async def test_a_client_that_left_before_the_handoff_is_reported() -> None:
     async with browser_server() as watched:
         (await raw_session(watched)).close()
-        assert (await watched.next_closed()).reason == "client disconnected"
+        assert str((await watched.next_closed()).end.reason) == "client disconnected"
 
 
 async def test_a_client_that_breaks_the_protocol_is_reported_as_such() -> None:
@@ -304,7 +304,7 @@ async def test_a_client_that_breaks_the_protocol_is_reported_as_such() -> None:
             await asyncio.get_running_loop().sock_sendall(client, b"\xff" * 16)
             await read_to_end(client)
         closed = await watched.next_closed()
-    assert (closed.by, closed.reason) == ("client", "protocol error (1002)")
+    assert (closed.end.by, str(closed.end.reason)) == ("client", "protocol error (1002)")
 
 
 # What it keeps to itself
@@ -383,7 +383,7 @@ async def test_a_crashed_browser_ends_every_session_with_that_reason(browser_typ
         with pytest.raises(ConnectionClosed, match="the grid closed this session: its browser crashed"):
             await client.recv()
         closed = await watched.next_closed()
-        assert (closed.by, closed.reason) == ("browser", "browser crashed")
+        assert (closed.end.by, str(closed.end.reason)) == ("browser", "browser crashed")
         assert await watched.why_gone() == BROWSER_KILLED
         assert not (await watched.server.canary(5)).ok
 
@@ -395,7 +395,7 @@ async def test_a_playwright_client_of_a_crashed_browser_hears_of_it() -> None:
         os.kill(watched.server.ready.browser_pid, signal.SIGKILL)
         with pytest.raises(PlaywrightError, match=r"closed|crashed"):
             await page.wait_for_event("never", timeout=BOUND_S * 1000)
-        assert (await watched.next_closed()).reason == "browser crashed"
+        assert str((await watched.next_closed()).end.reason) == "browser crashed"
 
 
 async def test_a_socket_that_arrives_after_the_crash_gets_an_answer() -> None:
@@ -412,7 +412,7 @@ async def test_a_socket_that_arrives_after_the_crash_gets_an_answer() -> None:
         client.close()
         # Node may learn of the crash before or after it took the socket.
         assert answer.startswith(b"HTTP/1.1 503") or b"its browser crashed" in answer
-        assert (await watched.next_closed()).reason == "browser crashed"
+        assert str((await watched.next_closed()).end.reason) == "browser crashed"
 
 
 async def test_a_canary_sings_only_while_the_browser_works() -> None:
@@ -496,7 +496,7 @@ async def test_stop_tells_the_clients_and_reports_their_sessions() -> None:
             ConnectionClosed, match="the grid closed this session: its worker had stopped; connect again"
         ):
             await client.recv()
-        assert (await watched.next_closed()).reason == "worker stopped"
+        assert str((await watched.next_closed()).end.reason) == "worker stopped"
         assert watched.server.exited.result() == 0
 
 
@@ -696,7 +696,7 @@ async def test_a_browser_that_crashed_without_a_worker_is_told_to_the_successor(
         )
         assert not gone.done()
         assert await asyncio.wait_for(gone, BOUND_S) == BROWSER_KILLED
-        assert (await asyncio.wait_for(closed.get(), BOUND_S)).reason == "browser crashed"
+        assert str((await asyncio.wait_for(closed.get(), BOUND_S)).end.reason) == "browser crashed"
         await server.stop(10)
 
 
@@ -766,10 +766,10 @@ async def test_the_fake_echoes_and_closes_like_the_real_one() -> None:
         for message in ("small", "x" * 300, "y" * 200_000, b"\0\1\2"):
             await client.send(message)
             assert await client.recv() == message
-        watched.server.close_session(f"{1:016x}", "ended by operator")
+        watched.server.close_session(f"{1:016x}", Reason(EndReason.ENDED_BY_OPERATOR))
         with pytest.raises(ConnectionClosed, match="the grid closed this session: an operator ended it"):
             await client.recv()
-        assert (await watched.next_closed()).reason == "ended by operator"
+        assert str((await watched.next_closed()).end.reason) == "ended by operator"
 
 
 async def test_hundreds_of_handoffs_at_once_arrive_each_with_its_own_socket() -> None:
@@ -844,7 +844,7 @@ async def test_pages_that_do_not_come_are_signs_and_who_waits_for_one_in_a_sick_
         watched.server.cut_hanging("browser sick", 0.5)
         with pytest.raises(PlaywrightError, match="its browser opens no pages any more; connect again"):
             await asyncio.wait_for(waits, BOUND_S)
-        assert (await watched.next_closed()).reason == "browser sick"
+        assert str((await watched.next_closed()).end.reason) == "browser sick"
         assert await page.evaluate("6 * 7") == 42, "who waits for no page is left alone"
         with watched.server.ask_browser() as answer:
             await asyncio.wait_for(answer, BOUND_S)

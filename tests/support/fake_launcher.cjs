@@ -49,7 +49,7 @@ class Session {
     this.socket = socket;
     this.pending = null; // the beginning of a frame
     this.by = 'client';
-    this.reason = 'client disconnected';
+    this.reason = { kind: 'client disconnected' };
     this.open = false;
     socket.on('error', () => {});
     socket.on('close', () => this.closed());
@@ -59,7 +59,7 @@ class Session {
   handshake(key, early) {
     if (!key) {
       this.by = 'grid';
-      this.reason = 'handshake refused';
+      this.reason = { kind: 'handshake refused' };
       this.socket.end('HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n');
       return;
     }
@@ -152,7 +152,7 @@ class Session {
     this.socket.uncork();
   }
 
-  end(by, reason, code, text = options.closeTexts[reason] ?? reason) {
+  end(by, reason, code, text = options.closeTexts[reason.kind] ?? reason.kind) {
     this.by = by;
     this.reason = reason;
     if (!this.open)
@@ -198,7 +198,7 @@ function unmask(payload, mask) {
 function crash() {
   gone = true;
   for (const session of [...sessions.values()])
-    session.end('browser', 'browser crashed', 1011);
+    session.end('browser', { kind: 'browser crashed' }, 1011);
   say({ say: 'gone', reason: BROWSER_KILLED });
 }
 
@@ -206,7 +206,7 @@ function stop() {
   if (env.FAKE_IGNORE_STOP)
     return;
   for (const session of [...sessions.values()])
-    session.end('grid', 'worker stopped', 1001);
+    session.end('grid', { kind: 'worker stopped' }, 1001);
   if (!sessions.size)
     process.exit(0);
   setTimeout(() => process.exit(0), CLOSE_GRACE_MS);
@@ -224,12 +224,12 @@ function onMessage(message, socket) {
     sessions.set(message.session, session);
     taken++;
     if (message.deadline && Number(process.hrtime.bigint()) / 1e9 > message.deadline)
-      return session.end('grid', 'too late');
+      return session.end('grid', { kind: 'too late' });
     socket.setNoDelay?.(true); // the mark that we have it, as in the real one
     if (taken === Number(env.FAKE_DIE_AFTER))
       process.kill(process.pid, 'SIGKILL');
     if (gone)
-      return session.end('browser', 'browser crashed', 1011);
+      return session.end('browser', { kind: 'browser crashed' }, 1011);
     session.handshake(message.headers['sec-websocket-key'], message.early);
     if (taken === Number(env.FAKE_GONE_AFTER))
       crash();

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.types import BrowserType
 from pwgrid.installed.browsers import FoundBrowser
 from pwgrid.settings.model import SETTINGS, Settings
@@ -52,7 +53,7 @@ class Watched:
         while self.told < self.handed_over:
             await self.next_closed()
 
-    async def why_gone(self) -> str:
+    async def why_gone(self) -> Reason[WorkerEnd]:
         async with asyncio.timeout(BOUND_S):
             return await self.gone
 

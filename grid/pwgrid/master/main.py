@@ -15,7 +15,7 @@ import structlog
 
 from pwgrid.common import sd_notify
 from pwgrid.common.errors import GridError
-from pwgrid.common.reasons import Reason, WorkerEnd
+from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.server import ControlServer, Reconnect
 from pwgrid.master.child import become_subreaper
@@ -57,7 +57,7 @@ _DETACHED: Final = (
     "the master was told to leave (SIGUSR1) before the new code was tried; the grid goes on for the next one"
 )
 
-_BEFORE_US: Final = "worker ended while the grid had no master"
+_BEFORE_US: Final = Reason(EndReason.WORKER_LOST, "worker ended while the grid had no master")
 
 
 class Master:
@@ -271,7 +271,7 @@ class Master:
         else:
             self._reload.replace_outdated(leftovers.proxy)
         for state in leftovers.dead:
-            about = {"workerId": state.name, "browserType": state.browser_type, "reason": _BEFORE_US}
+            about = {"workerId": state.name, "browserType": state.browser_type, "reason": _BEFORE_US.as_data()}
             self._proxies.send("worker_lost", about)
 
     def _scale_again(self, scaled: Mapping[str, int]) -> None:

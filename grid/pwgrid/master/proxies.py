@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from pwgrid.common.errors import GridError
-from pwgrid.common.reasons import Reason
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame
 from pwgrid.control.master_side import MasterSide
@@ -195,7 +195,7 @@ class Proxies:
         self._coming: ProxyChild | None = None
         self._leaving: list[ProxyChild] = []
         self._late = loop.timer(lambda: self._replaced(f"it does not listen after {START_S:g} s"))
-        self._wanted: Reason | None = None
+        self._wanted: Reason[WorkerEnd] | None = None
         self._then: Callable[[], None] | None = None
 
     @property
@@ -221,7 +221,7 @@ class Proxies:
             leaving.adopt(state)
             self._retire(leaving)
 
-    def replace(self, reason: Reason, then: Callable[[], None] | None = None) -> None:
+    def replace(self, reason: Reason[WorkerEnd], then: Callable[[], None] | None = None) -> None:
         """Start a new proxy, and retire the current one when it listens; `then` is called when it does, or has
         failed."""
         self._wanted = reason

@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 from pwgrid import __version__
 from pwgrid.common import log as logging
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.reasons import Reason
 from pwgrid.common.tasks import BackgroundTasks, first_of
 from pwgrid.common.types import BrowserType
 from pwgrid.control.child_side import ChildSide
@@ -33,7 +33,7 @@ from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.policy.refusal import no_capacity, stopping
 from pwgrid.proxy.readiness_check import Readiness
-from pwgrid.proxy.reap_workers import DeadWorkers, keep_reaping
+from pwgrid.proxy.reap_workers import STOPPED, DeadWorkers, keep_reaping
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S
@@ -265,11 +265,12 @@ class Proxy:
 
     def _on_command(self, name: str, data: dict[str, Any]) -> None:
         if name in ("worker_lost", "worker_gone"):
-            self.dead_workers.lost[data["workerId"]] = (data["browserType"], data["reason"] or EndReason.WORKER_STOPPED)
+            reason = Reason.read(data["reason"], STOPPED)
+            self.dead_workers.lost[data["workerId"]] = (data["browserType"], reason)
             self.handoffs.drop(data["workerId"], "the worker is gone")
             self._background_tasks.start(self.dead_workers.clear(), "clear dead workers")
             if name == "worker_lost":
-                self.feed.events.worker_lost(data["workerId"], data["reason"])
+                self.feed.events.worker_lost(data["workerId"], str(reason))
         elif name == "worker_taken_over":
             self.feed.events.worker_taken_over(data["workerId"])
             self.selector.health.process_died(data["workerId"])

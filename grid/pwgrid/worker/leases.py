@@ -19,8 +19,7 @@ import orjson
 import structlog
 
 from pwgrid.common.atomic_write import write_whole
-from pwgrid.common.reasons import OfferRefusal
-from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.registry.records import LEASE, TOKEN, TOKEN_ID, lease_of
 from pwgrid.worker.holders import (
     EXPIRED,
@@ -74,7 +73,7 @@ class Leases:
     sessions: Sessions
     """Those below the leases: it tells of each that is over by `disconnected`."""
     tokens: TokenCheck
-    _ended: OrderedDict[str, tuple[Lease, str]] = field(default_factory=OrderedDict)
+    _ended: OrderedDict[str, tuple[Lease, Reason[EndReason]]] = field(default_factory=OrderedDict)
     """The latest leases that have ended, by id, with the reasons."""
     _next_look: asyncio.TimerHandle | None = None
     _grid_stops: bool = False
@@ -191,7 +190,7 @@ class Leases:
         elif (has_token := self.tokens.has(lease.token_id)) is None:
             client.answer(OfferRefusal.UNCHECKED)
         elif lease.is_revoked or not has_token:  # the next look ends it
-            client.answer(OfferRefusal.NO_LEASE, ended=EndReason.TOKEN_REVOKED)
+            client.answer(OfferRefusal.NO_LEASE, ended=Reason(EndReason.TOKEN_REVOKED))
         elif time.monotonic() >= client.deadline:
             client.answer(OfferRefusal.LATE)
         elif not lease.connected:
@@ -202,9 +201,9 @@ class Leases:
             timer = asyncio.get_running_loop().call_later(HANDOVER_S, self._refuse_waiting, lease, OfferRefusal.IN_USE)
             lease.waiting = client, timer
 
-    def _why_ended(self, client: OfferedClient) -> str | None:
+    def _why_ended(self, client: OfferedClient) -> Reason[EndReason] | None:
         """Returns the reason of a lease that has ended, to who has its secret."""
-        lease, reason = self._ended.get(client.session.lease_id, (None, ""))
+        lease, reason = self._ended.get(client.session.lease_id, (None, None))
         return reason if lease is not None and _may_come(lease, client) else None
 
     def disconnected(self, session_id: str, end: End | None) -> None:
@@ -214,7 +213,7 @@ class Leases:
         lease = self.get(lease_of(session_id))
         if lease is not None and lease.connected in ("", session_id):
             lease.connected = ""
-            if end is not None and end.reason not in NEVER_CONNECTED:
+            if end is not None and end.reason.kind not in NEVER_CONNECTED:
                 lease.last = end
             self._without_client(lease)
 
@@ -345,7 +344,7 @@ class Leases:
             self._arm(lease)
             self._await_borrower(lease)
             if (last := each["last"]) and not lease.connected:  # the grace begins again
-                lease.last = End(**last)
+                lease.last = End(last["by"], Reason.read(last, Reason(EndReason.OTHER)))
                 self._end_later(lease, self.grace_s, lease.last)
         self._watch_tokens()
 

@@ -17,8 +17,7 @@ from pwgrid import __version__
 from pwgrid.common import log as logging
 from pwgrid.common.errors import BrowserServerGone, RegistryUnavailable
 from pwgrid.common.launch_failure import BrowserLaunchError, why
-from pwgrid.common.reasons import Reason, WorkerEnd
-from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.common.tasks import BackgroundTasks, first_of
 from pwgrid.common.worker_lifecycle import WorkerEvent, advance
 from pwgrid.control.child_side import ChildSide
@@ -231,7 +230,7 @@ class Worker:
         log.warning("sessions_cut", sessions=len(self.slots.live), why=str(cut), reason=str(limit.reason))
         name = "recycle_drain_timeout" if limit.is_recycle else "drain_timeout"
         text = drain_text(limit.reason.kind, cut, f"{name.upper()}={getattr(self.settings, name):g} s")
-        why = f"{cut}: {limit.reason}" if cut is EndReason.DRAIN_TIMEOUT else str(cut)
+        why = Reason(cut, str(limit.reason) if cut is EndReason.DRAIN_TIMEOUT else "")
         await self.admission.cut(why, text)
 
     async def _stop(self) -> None:
@@ -252,7 +251,7 @@ class Worker:
 
     # Requests and events
 
-    def ask_drain(self, reason: Reason, timeout_s: float | None = None, *, is_recycle: bool = False) -> None:
+    def ask_drain(self, reason: Reason[WorkerEnd], timeout_s: float | None = None, *, is_recycle: bool = False) -> None:
         """Starts a planned drain, or leaves the sessions of a drain that is under way less time."""
         was_asked = self._drain.is_asked
         if timeout_s is None:
@@ -261,7 +260,7 @@ class Worker:
         if self._drain.ask(drain) and was_asked:
             log.info("drain_hurried", reason=str(reason), sessions=len(self.slots.live), timeout_s=drain.timeout_s)
 
-    def _fail(self, reason: Reason, timeout_s: float, cut: EndReason) -> None:
+    def _fail(self, reason: Reason[WorkerEnd], timeout_s: float, cut: EndReason) -> None:
         """Starts a drain after which the worker exits with EXIT_FAILED."""
         self._drain.ask(Drain(reason, timeout_s, planned=False, cut=cut))
 
@@ -292,7 +291,7 @@ class Worker:
         elif name == "serve":
             self._serve.set()
         elif name == "end_session":
-            self.admission.sessions.end(str(data["sessionId"]), str(data["reason"]))
+            self.admission.sessions.end(str(data["sessionId"]), Reason(EndReason.ENDED_BY_OPERATOR))
         else:
             log.error("command_unknown", name=name)
 
@@ -311,10 +310,10 @@ class Worker:
         if self.slots.is_used_up:
             self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
 
-    def _on_gone(self, reason: Reason) -> None:
+    def _on_gone(self, reason: Reason[WorkerEnd]) -> None:
         log.error("browser_gone", reason=str(reason), sessions=len(self.slots.live))
         server = self.admission.sessions.server
-        self._fail(reason, CLOSE_GRACE_S, EndReason(server.sessions_ended_for) if server else EndReason.BROWSER_CRASHED)
+        self._fail(reason, CLOSE_GRACE_S, server.sessions_ended_for if server else EndReason.BROWSER_CRASHED)
 
     async def _watch_browser_server(self, server: BrowserServer) -> None:
         """Ends the sessions of a browser server that has ended; `_on_gone` was called before."""
@@ -426,7 +425,7 @@ class Worker:
         }
 
 
-def _why_it_failed(error: BrowserLaunchError | RegistryUnavailable) -> Reason:
+def _why_it_failed(error: BrowserLaunchError | RegistryUnavailable) -> Reason[WorkerEnd]:
     if isinstance(error, RegistryUnavailable):
         return Reason(WorkerEnd.NO_REDIS, str(error))
     return Reason(WorkerEnd.LAUNCH_FAILED, str(error), error.signal)

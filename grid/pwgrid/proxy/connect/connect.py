@@ -16,8 +16,7 @@ from uvicorn.server import ServerState
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
-from pwgrid.common.reasons import OfferRefusal
-from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.reasons import EndReason, OfferRefusal
 from pwgrid.proxy.client_traces import Attempt, attempting
 from pwgrid.proxy.connect.gateway import SUCCESSOR_S, Gateway
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, clear_marks, may_be_served

@@ -67,7 +67,7 @@ class Client {
   // Returns whether Playwright gets the message. If not, answers it or ends the session.
   allows(connection, message) {
     if (!isWellFormed(message)) {
-      this.session.end('client', `protocol error (${MALFORMED})`, MALFORMED);
+      this.session.protocolError(MALFORMED);
       return false;
     }
     const dispatcher = connection._dispatcherByGuid.get(message.guid);

@@ -65,7 +65,7 @@ function onMessage(message, socket) {
     return takeSession(message, socket);
   switch (message.do) {
     case 'close':
-      return void sessions.get(message.session)?.end('grid', message.reason, message.code, message.text);
+      return void endSession(message);
     case 'ack':
       return void unacknowledged.delete(message.idx);
     case 'ping':
@@ -73,7 +73,7 @@ function onMessage(message, socket) {
     case 'ask_browser':
       return void health.ask().then(() => say({ say: 'browser_answered', id: message.id }), () => {}); // it has ended
     case 'cut_hanging':
-      return health.cutHanging(message.reason, message.afterS * 1000);
+      return health.cutHanging(message.kind, message.afterS * 1000);
     case 'canary':
       return void canary(message.id, message.timeoutS * 1000);
     case 'sync':
@@ -152,9 +152,13 @@ function onOver(session, report) {
     stop();
 }
 
-function endAll(by, reason, code) {
+function endSession({ session, reason: { kind, detail }, code, text }) {
+  sessions.get(session)?.end('grid', kind, code, { detail, text });
+}
+
+function endAll(by, kind, code) {
   for (const session of [...sessions.values()])
-    session.end(by, reason, code);
+    session.end(by, kind, code);
 }
 
 function watchSessions() {
@@ -230,12 +234,12 @@ function onBrowserExit(code, signal) {
   onBrowserGone('browser crashed', { kind: 'browser ended', detail: signal ?? `exit ${code}`, signal: signal ?? '' });
 }
 
-// `why` is a reason for the worker (pwgrid/common/reasons.py), `reason` that of the sessions.
-function onBrowserGone(reason, why) {
+// `why` is a reason for the worker (pwgrid/common/reasons.py), `kind` that of the sessions' ends.
+function onBrowserGone(kind, why) {
   if (gone || stopping)
     return;
-  gone = { say: 'gone', reason: why, sessions: reason };
-  endAll('browser', reason, INTERNAL_ERROR);
+  gone = { say: 'gone', reason: why, sessions: kind };
+  endAll('browser', kind, INTERNAL_ERROR);
   if (ready)
     say(gone);
   if (!process.connected)
