@@ -109,9 +109,9 @@ def test_a_browser_reads_what_the_system_has_for_it(server: BrowserServer) -> No
 
 def test_neither_reads_what_is_not_its_own(server: BrowserServer) -> None:
     others = [*server.secrets, Path("/etc/passwd"), Path("/etc/shadow"), Path(sys.prefix, "pyvenv.cfg")]
-    for run in (server.browser, lambda script: server.node("/bin/sh", "-c", script)):
-        for secret in others:
-            assert run(f"cat {secret}") == f"cat: {secret}: Permission denied\n"
+    script = f"cat {' '.join(map(str, others))}"
+    for said in (server.browser(script), server.node("/bin/sh", "-c", script)):
+        assert said == "".join(f"cat: {secret}: Permission denied\n" for secret in others)
     for directory in (server.home, server.worker, server.worker.parent, Path("/"), Path("/etc"), Path("/tmp")):
         assert "Permission denied" in server.browser(f"ls {directory}")
 
@@ -138,8 +138,8 @@ def test_a_browser_writes_only_into_its_own_directories(server: BrowserServer) -
         assert server.browser(f"echo written > {own}/file && cat {own}/file && rm {own}/file") == "written\n"
     elsewhere = (server.home, server.worker, server.directories.node, server.cache, Path("/tmp"), Path("/usr/share"))
     for place in elsewhere:
-        assert "Permission denied" in server.browser(f"echo written > {place}/a-file")
-        assert "Permission denied" in server.browser(f"mkdir {place}/a-directory")
+        said = server.browser(f"mkdir {place}/a-directory; echo written > {place}/a-file")
+        assert said.count("Permission denied") == 2
         assert not (place / "a-file").exists()
     assert "Permission denied" in server.browser(f"rm {server.secrets[2]}")
     assert server.secrets[2].exists()
@@ -231,8 +231,8 @@ def test_workers_are_replaced_when_a_file_that_browsers_read_is_another_one(tmp_
     read = tmp_path / "hosts"
     read.write_text("one")
     environment = {"BROWSER_READ_PATHS": str(read), "HEARTBEAT_INTERVAL": "0.2", **WITHOUT_SPARES}
-    with running_grid("--chromium", "2", environment=environment, fake=True) as grid:
-        before = {each["id"] for each in grid.status()["workers"]}
+    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
+        before = {each["id"] for each in grid.ask("status")["workers"]}
         (tmp_path / "new").write_text("two")
         os.replace(tmp_path / "new", read)
 
@@ -241,5 +241,5 @@ def test_workers_are_replaced_when_a_file_that_browsers_read_is_another_one(tmp_
             assert any(each["status"] == "available" for each in workers)
             return not before & {each["id"] for each in workers}
 
-        eventually(are_others, "both workers are others")
+        eventually(are_others, "the worker is another one")
         assert f"host file replaced: {read}" in grid.output()
