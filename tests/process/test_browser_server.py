@@ -29,7 +29,7 @@ from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect.handoff_link import clear_marks, is_served
-from pwgrid.worker.browser.launch import LaunchSpec
+from pwgrid.worker.browser.launch import LAUNCHER, LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer, ending
 from pwgrid.worker.holders import SessionClosed
 from tests.support import stand_in_proxy
@@ -444,7 +444,7 @@ async def test_the_browser_keeps_nothing_of_a_connection_that_is_over(monkeypatc
         await eventually_async(lambda: watched.server.evidence != before, "it has told")
         return int(watched.server.evidence.rpartition("listeners: ")[2])
 
-    async with browser_server() as watched:
+    async with browser_server(browser_read_paths=(str(LAUNCHER.parent),)) as watched:
         at_rest = await listeners(watched)
         for _ in range(3):
             assert (await watched.server.canary(BOUND_S)).ok

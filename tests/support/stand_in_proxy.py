@@ -109,7 +109,7 @@ def private_directory() -> Iterator[Path]:
     try:
         yield directory
         assert processes_of(directory) == []
-        assert sorted(path.name for path in directory.iterdir()) in ([], ["tmp"], ["browser.sock", "tmp"])
+        assert {path.name for path in directory.iterdir()} <= {"browser.sock", "node", "sessions", "tmp"}
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -164,11 +164,12 @@ async def front_door(watched: Watched) -> AsyncIterator[None]:
 
 
 def processes_of(directory: Path) -> list[psutil.Process]:
-    """Every live process whose TMPDIR is the one of the browser server in `directory`."""
+    """Every live process whose TMPDIR is in the directory of a browser server."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.environ().get("TMPDIR") == str(directory / "tmp") and process.status() != psutil.STATUS_ZOMBIE:
+            is_in = Path(process.environ().get("TMPDIR", "")).is_relative_to(directory)
+            if is_in and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 

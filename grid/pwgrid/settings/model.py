@@ -217,8 +217,12 @@ class Settings(BaseModel, frozen=True):
     """More command line switches for Chromium."""
     client_guard: Literal["compatible", "strict", "off"] = setting("compatible", "browsers", "worker")
     """Which messages are refused. compatible: what no official client sends; strict: also what harms other sessions."""
-    block_file_urls: bool = setting(False, "browsers", "worker")
-    """Pages cannot go to file:// URLs, with which they read what the grid's user may read."""
+    confine: Literal["auto", "on", "off"] = setting("auto", "browsers", "worker")
+    """The kernel keeps browsers from the host's files (Landlock). auto: if it can; on: else the grid does not start."""
+    browser_read_paths: tuple[value_types.AbsolutePath, ...] = setting((), "browsers", "worker")
+    """Files and directories that confined browsers may read beside those that they need."""
+    block_file_urls: Literal["auto", "on", "off"] = setting("auto", "browsers", "worker")
+    """Pages cannot go to file:// URLs. auto: where the kernel does not keep browsers from the host's files."""
     browser_env: tuple[value_types.Variable, ...] = setting((), "browsers", "worker")
     """Names of environment variables that browsers get, beside the few that they need."""
     launch_timeout: value_types.Interval = setting(60.0, "browsers", "worker")
@@ -368,8 +372,8 @@ class Settings(BaseModel, frozen=True):
         texts = value if isinstance(value, list) else [value]
         if any(isinstance(each, str) and not each.isprintable() for each in texts):
             raise value_types.rule("must not contain control characters or broken UTF-8")
-        if isinstance(value, str) and setting.choices:
-            return value.lower()
+        if setting.choices:
+            return value_types.one_of(setting.choices, value)
         if isinstance(value, str) and info.mode != "python":
             return value_types.from_text(setting.kind, value)
         return tuple(value) if isinstance(value, list) else value

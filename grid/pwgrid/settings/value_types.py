@@ -150,6 +150,15 @@ def from_text(kind: type, text: str) -> object:
     return kind(text) if kind in _PLAIN and _PLAIN[kind].fullmatch(text) else text
 
 
+def one_of(choices: tuple[str, ...], given: object) -> object:
+    """The choice that is meant. Where on and off are choices, what else means true or false is one of them."""
+    meant = given.lower() if isinstance(given, str) else given
+    if meant in choices or "on" not in choices:
+        return meant
+    switched = _WORDS.get(meant) if isinstance(meant, str) else meant
+    return ("on" if switched else "off") if isinstance(switched, bool) else meant
+
+
 Interval = Annotated[float, seconds(0.01)]
 Wait = Annotated[float, seconds(0)]
 Limit = Annotated[float, seconds(0.1, zero_is_off=True)]

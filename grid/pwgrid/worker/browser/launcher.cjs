@@ -29,6 +29,7 @@ const { BrowserHealth } = require('./browser_health.cjs');
 const { BrowserMessages } = require('./browser_messages.cjs');
 const { CertificatePorts } = require('./certificate_ports.cjs');
 const { Clients } = require('./client_cleanup.cjs');
+const { confineProcesses } = require('./confined_processes.cjs');
 const { ErrorCounts } = require('./error_counts.cjs');
 const { serveLiveView } = require('./live_view.cjs');
 const { INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
@@ -188,6 +189,7 @@ async function launch() {
   wrapListening();
   if (options.channel.startsWith('moz-firefox'))
     shimBidi(require(path.join(options.playwrightCore, 'lib', 'utilsBundle')));
+  confineProcesses(options);
   const playwright = require(options.playwrightCore);
   const { version } = require(path.join(options.playwrightCore, 'package.json'));
   certificatePorts = new CertificatePorts(() => browserServer.process().pid, (times, uid) => say({ say: 'refused', times, uid }));
