@@ -149,10 +149,8 @@ class Grid:
 
     def status(self) -> dict[str, Any]:
         """What `pwgrid status --json` shows of a grid that is healthy or not, without a process of its own for it."""
-        try:
-            return ask_grid.status(ask_grid.find_grid(self.port, str(self.runtime.parent)))
-        except GridError as error:
-            raise AssertionError(f"no status: {error}") from None
+        base = str(self.runtime.parent)
+        return once_answered(lambda: ask_grid.status(ask_grid.find_grid(self.port, base)))
 
     def ask(self, name: str, data: dict[str, Any] | None = None) -> dict[str, Any]:
         """One request to the master, without a process of its own for it."""
@@ -255,14 +253,19 @@ def processes_marked(mark: str) -> dict[int, str]:
 
 
 def status_of(directory: Path, port: int, endpoint: str) -> dict[str, Any]:
-    """The status of a grid that something else supervises, without a process for the question. Waits for an answer: a
-    master that was just started has not always one yet, and nobody can tell that from a grid without workers."""
+    """The status of a grid that something else supervises, without a process for the question."""
+    return once_answered(lambda: ask(RunningGrid(directory, port, 0, endpoint), "status"))
+
+
+def once_answered(question: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Waits for an answer: a master that was just started, or starts again as new code, has not always one yet, and
+    nobody can tell that from a grid without workers."""
     refused: Exception | None = None
 
     def answer() -> dict[str, Any] | None:
         nonlocal refused
         try:
-            return ask(RunningGrid(directory, port, 0, endpoint), "status")
+            return question()
         except (GridError, FileNotFoundError) as error:
             refused = error
             return None
@@ -349,6 +352,7 @@ __all__ = [
     "eventually_async",
     "free_port",
     "last_lines",
+    "once_answered",
     "processes_marked",
     "running_grid",
     "status_of",
