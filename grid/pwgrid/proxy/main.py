@@ -26,9 +26,10 @@ from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.client_traces import ClientTraces
 from pwgrid.proxy.connect.connect import ConnectingClient
+from pwgrid.proxy.connect.first_bytes import ProtocolChooser
 from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.handoff_link import Handoffs, tune
-from pwgrid.proxy.connect.http_or_upgrade import IdleConnections, ProtocolChooser
+from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.policy.arrival import UNIX, Arrivals
