@@ -15,7 +15,7 @@ from pwgrid.proxy.api.leases import lease_routes
 from pwgrid.proxy.api.metrics import RequestCounts, Requests, metrics_route
 from pwgrid.proxy.api.requests_as_sent import RequestsAsSent
 from pwgrid.proxy.api.requests_without_route import UsualRequests, WithoutRoute
-from pwgrid.proxy.api.roles_and_body_limits import check_all_name_a_role
+from pwgrid.proxy.api.roles import check_all_name_a_role
 from pwgrid.proxy.api.sessions import session_routes
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.services import Services

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from pwgrid.proxy import dashboard
-from pwgrid.proxy.api.roles_and_body_limits import OPEN_TO_ALL
+from pwgrid.proxy.api.roles import OPEN_TO_ALL
 from pwgrid.proxy.policy.refusal import nothing_at
 
 _DASHBOARD: Final = Path(dashboard.__file__).with_name("static")

@@ -21,7 +21,7 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.tasks import first_of
 from pwgrid.proxy.api.requests_as_sent import arrival_of
-from pwgrid.proxy.api.roles_and_body_limits import identify
+from pwgrid.proxy.api.roles import identify
 from pwgrid.proxy.api.sessions import find_session
 from pwgrid.proxy.dashboard.feed import Page
 from pwgrid.proxy.policy.access import Identity
