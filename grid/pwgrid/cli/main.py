@@ -42,8 +42,6 @@ COMMANDS: Final = {
 
 _MODULES: Final = {
     "calibrate": "calibrate.main",
-    "doctor": "setup_doctor",
-    "setup": "setup_doctor",
     "install": "install.install_and_uninstall",
     "uninstall": "install.install_and_uninstall",
     "restart": "upgrade",
