@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from pwgrid.cli import token as tokens
 from pwgrid.cli.calibrate import main as calibration
-from pwgrid.cli.install.make_and_remove import TextFile, make
+from pwgrid.cli.install.steps import TextFile, make
 from pwgrid.common.atomic_write import rewrite, write_whole
 from pwgrid.common.errors import GridError
 from pwgrid.installed.browsers import SearchPaths, Trial, remember_trial

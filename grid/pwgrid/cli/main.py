@@ -42,8 +42,8 @@ COMMANDS: Final = {
 
 _MODULES: Final = {
     "calibrate": "calibrate.main",
-    "install": "install.install_and_uninstall",
-    "uninstall": "install.install_and_uninstall",
+    "install": "install.install",
+    "uninstall": "install.uninstall",
     "restart": "upgrade",
     "top": "top.app",
 }

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pwgrid.cli.install.installation import SERVICE_USER, Installation, Service, with_lines
-from pwgrid.cli.install.make_and_remove import Command, Step, TextFile, Wait, uid_of
+from pwgrid.cli.install.steps import Command, Step, TextFile, Wait, uid_of
 from pwgrid.cli.own_command import by_path
 from pwgrid.common.errors import GridError
 from pwgrid.common.paths import resource_dir
