@@ -13,7 +13,8 @@ from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.proxy import reap_workers
 from pwgrid.proxy.reap_workers import DeadWorkers
 from pwgrid.registry.registry import Registry
-from pwgrid.registry.session_updates_until_written import SessionEnd, SessionUpdate, SpoolFile, write_spool_file
+from pwgrid.registry.session_update import SessionEnd, SessionUpdate
+from pwgrid.registry.spool import SpoolFile, write_spool_file
 from pwgrid.settings.model import Settings
 from tests.lua.test_registry import WORKER, select
 from tests.support.redis import RedisServer

@@ -16,7 +16,7 @@ from pwgrid.cli.install.steps import TextFile, make
 from pwgrid.common.atomic_write import rewrite, write_whole
 from pwgrid.common.errors import GridError
 from pwgrid.installed.browsers import SearchPaths, Trial, remember_trial
-from pwgrid.registry.session_updates_until_written import write_spool_file
+from pwgrid.registry.spool import write_spool_file
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.settings.model import Settings
 from pwgrid.tokens.tokens import Role

@@ -14,7 +14,8 @@ from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.types import BrowserType
 from pwgrid.registry.records import Reaped
 from pwgrid.registry.registry import LOST, Registry
-from pwgrid.registry.session_updates_until_written import SessionRecordWriter, SpoolFile, read_spool_files
+from pwgrid.registry.session_writer import SessionRecordWriter
+from pwgrid.registry.spool import SpoolFile, read_spool_files
 
 log = structlog.get_logger()
 

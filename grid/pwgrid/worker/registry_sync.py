@@ -15,12 +15,9 @@ from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.redis_url import shown
 from pwgrid.registry.records import HeartbeatReply, WorkerRecord
 from pwgrid.registry.registry import Registry
-from pwgrid.registry.session_updates_until_written import (
-    SessionEnd,
-    SessionRecordWriter,
-    SessionUpdate,
-    write_spool_file,
-)
+from pwgrid.registry.session_update import SessionEnd, SessionUpdate
+from pwgrid.registry.session_writer import SessionRecordWriter
+from pwgrid.registry.spool import write_spool_file
 from pwgrid.registry.try_redis import try_redis
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.holders import End, Lease, LiveSession, SessionClosed
