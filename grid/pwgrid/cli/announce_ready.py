@@ -1,4 +1,4 @@
-"""Tells whoever started the grid how the start goes, when it is ready, or why it is not. Decides none of this."""
+"""Tells whoever started the grid how the start goes, when it is ready, or why it is not."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ _ANY: Final = {"0.0.0.0": (socket.AF_INET, "192.0.2.1"), "::": (socket.AF_INET6,
 
 
 class StartMessages:
-    """Lines on stdout, or events in the log where that is JSON: then nothing else is written. The service manager hears
-    of it too, and so does `ready_fd`: one line of JSON, once, as soon as the grid is ready or it is known why not.
+    """Tells how a start and a stop go: in lines on stdout or, where the log is JSON, in its events alone. The service
+    manager hears of it, too, and `ready_fd` gets one line of JSON as soon as the grid is ready, or it is known why it
+    is not.
 
-    A person who started the grid by hand gets lines to paste as well, among them `redis`: what it is in words.
+    A person who started the grid by hand also gets lines to paste. `redis` says in words which Redis it uses.
     """
 
     def __init__(
@@ -57,11 +58,11 @@ class StartMessages:
         self._redis = redis if is_read else None
 
     def progress(self, text: str) -> None:
-        """How far the start is."""
+        """Tells how far the start is."""
         self._tell(log.info, "grid_starting", text, progress=text)
 
     def ready(self, status: dict[str, Any]) -> None:
-        """Each pool can take a session."""
+        """Tells that each pool can take a session."""
         endpoint, pools, others = self._settings.base_url(), self._pools(status), url_for_others(self._settings)
         elsewhere = f", from other hosts with {self._call(others)}" if others else ""
         ffmpeg = has_ffmpeg()
@@ -76,7 +77,8 @@ class StartMessages:
         self._tell_ready_fd(status)
 
     def not_ready(self, status: dict[str, Any]) -> None:
-        """The start is over, and a pool cannot take a session. It is still tried, and `ready` may follow."""
+        """Tells that the start is over, and that a pool cannot take a session. The grid goes on trying, and `ready` may
+        follow."""
         why, endpoint, pools = status["reason"], self._settings.base_url(), self._pools(status)
         text = f"not ready: {why} | {endpoint} | {pools}"
         self._tell(log.error, "grid_not_ready", text, endpoint=endpoint, reason=why, pools=pools)
@@ -86,16 +88,16 @@ class StartMessages:
         self._tell_ready_fd(status)
 
     def stopping(self, text: str) -> None:
-        """What a stop waits for."""
+        """Tells what a stop waits for."""
         self._tell(log.info, "grid_stopping", text, progress=text)
 
     @property
     def count_down(self) -> Callable[[str], None] | None:
-        """What shows the same again and again; None where no terminal is to be seen."""
+        """Returns what shows a line in place of the one before it; None where stdout is no terminal."""
         return None if self._is_json or not sys.stdout.isatty() else say_for_now
 
     def _tell(self, log_it: Callable[..., object], event: str, text: str, **fields: object) -> None:
-        """The event with its fields where the log is JSON, else the text."""
+        """Logs the event with its fields where the log is JSON, else prints the text."""
         if self._is_json:
             log_it(event, **fields)
         else:
@@ -114,12 +116,13 @@ class StartMessages:
 
     @property
     def _has_tokens(self) -> bool:
-        """Whether those of `pwgrid token create` are asked for: as soon as and as long as there is their file."""
+        """Whether clients need a token of `pwgrid token create`: they do as long as the file of these tokens exists."""
         # Not Path.exists, which raises where this user may not look.
         return self._tokens_file is not None and os.path.exists(self._tokens_file)
 
     def _call(self, url: str, mark: str = "'") -> str:
-        """What a client's author writes. A token that the grid asks for has a placeholder: this may end up in a log."""
+        """What a client's author writes to connect. It has a placeholder instead of a token, since it may end up in a
+        log."""
         query = "/?token=YOUR_TOKEN" if self._settings.token or self._has_tokens else ""
         return f"{self._settings.default_browser_type}.connect({mark}{url}{query}{mark})"
 
@@ -160,7 +163,7 @@ class StartMessages:
 
 
 def say(text: str) -> None:
-    """A line on stdout."""
+    """Prints a line on stdout."""
     try:
         print(f"pwgrid {printable(text)}", flush=True)
     except OSError:
@@ -169,7 +172,7 @@ def say(text: str) -> None:
 
 
 def say_for_now(text: str) -> None:
-    """A line that whatever comes next is written over: another one of these, or a line of the log."""
+    """Prints a line that the next one replaces, be it another of these or a line of the log."""
     with suppress(OSError):
         print(f"\r\x1b[Kpwgrid {printable(text)}", end="\r", flush=True)
 
@@ -181,7 +184,7 @@ def is_by_hand() -> bool:
 
 
 def has_ffmpeg() -> bool:
-    """Whether Playwright has one where it looks for it: without it, sessions with recordVideo fail."""
+    """Whether ffmpeg is where Playwright looks for it: without it, sessions with recordVideo fail."""
     try:
         return any(map(os.path.exists, ffmpeg_paths(SearchPaths())))
     except GridError:  # a user without a home directory has installed none there

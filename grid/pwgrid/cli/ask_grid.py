@@ -98,7 +98,7 @@ def without_master_text(grid: GridWithoutMaster) -> str:
 
 
 def _no_grid_text(port: int | None, runtime_dir: str | None) -> str:
-    """Says where it looked for a grid, and which other users have one there."""
+    """Says where a grid was looked for, and which other users have one there."""
     where = f" on port {port}" if port else ""
     looked = "looked in " + " and ".join(map(str, bases(runtime_dir)))
     if not runtime_dir:

@@ -49,8 +49,8 @@ class Readiness:
         return reason or self._why_cannot_serve(await self._look(), pool)
 
     async def _look(self) -> RegistrySnapshot | RedisFault:
-        """Returns what Redis says, or why it says nothing. Callers at the same time share a look: many clients may have
-        waited in vain."""
+        """Asks Redis. Returns what it says, or why it says nothing. Calls at the same time share one question: many
+        clients may have waited in vain."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._read())
         return await asyncio.shield(self._looking)

@@ -1,4 +1,4 @@
-"""Says why a selection would choose no worker of a pool, by the rule of lua/selector.lua. Talks to no Redis."""
+"""Says why a selection would choose no worker of a pool, by the rule of lua/selector.lua."""
 
 from __future__ import annotations
 

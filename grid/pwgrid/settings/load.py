@@ -1,4 +1,4 @@
-"""Makes the settings from file, environment and flags, with the source of each. Starts nothing and logs nothing."""
+"""Makes the settings from file, environment and flags, with the source of each."""
 
 import os
 import stat
@@ -359,7 +359,7 @@ def _unreadable(error: Exception) -> str:
 def _sort_out(table: Mapping[str, object], known: dict[str, object]) -> Iterator[tuple[str, str]]:
     """Puts the settings of all sections into `known`; yields place and sentence for each key that is no setting.
 
-    Not its value, which might be a secret under a mistyped name.
+    It leaves out the value, which might be a secret under a mistyped name.
     """
     for written, content in table.items():
         if written == POOLS and not isinstance(content, dict):

@@ -1,7 +1,4 @@
-"""The model of all settings: types, bounds, defaults, which processes each concerns, and the rules between them.
-
-Reads no file and no environment.
-"""
+"""The model of all settings: types, bounds, defaults, which processes each concerns, and the rules between them."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Set
@@ -415,7 +412,7 @@ class Settings(BaseModel, frozen=True):
 
 
 def _names_of(browser_type: BrowserType) -> dict[str, str]:
-    """The global settings that count where a pool of this browser has no value of its own, by the pool's keys."""
+    """By the keys of a pool: the global settings that count where a pool of this browser has no value of its own."""
     args = {"args": "chromium_args"} if browser_type == "chromium" else {}
     return {
         "slots": "max_concurrent_sessions",

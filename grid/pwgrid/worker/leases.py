@@ -1,6 +1,6 @@
 """The leases that are borrowed from this worker: each keeps a slot for whoever shows its secret, until it ends.
 
-The authority for them: Redis mirrors it, and leases.json tells a successor. Chooses no worker, answers no HTTP.
+It is the authority for them: Redis mirrors it, and leases.json tells a successor.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """What all connects and borrows share: the policy, the wait for a slot, the refusal while the grid takes nobody, the
-figures. Knows no single client."""
+figures."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Starts, feeds, watches and ends one browser server (launcher.cjs). Knows no slot, no Redis and no proxy."""
+"""Starts, feeds, watches and ends one browser server (launcher.cjs)."""
 
 from __future__ import annotations
 
