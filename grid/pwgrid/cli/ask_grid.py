@@ -189,9 +189,7 @@ def _why_cannot_serve(found: dict[str, Any], registry: RegistrySnapshot) -> str:
     """As /health/ready says it; empty where workers of each pool can be chosen."""
     from pwgrid.registry.selectable_workers import why_cannot_serve
 
-    stale_s = found["redis"].get("staleS")
-    if stale_s is None:  # a master of an earlier version
-        return ""
+    stale_s = found["redis"]["staleS"]
     pools = [
         _Pool(pool["name"], pool["browserType"], pool["lifetimeOfWorker"]) for pool in found["pools"] if pool["wanted"]
     ]

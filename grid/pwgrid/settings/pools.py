@@ -191,7 +191,7 @@ class PoolSettings:
 def read_tables(content: object) -> tuple[tuple[PoolTable, ...], list[Violation]]:
     """The pools of `[[pools]]` tables, and all that is wrong with them."""
     if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
-        return (), [Violation("pools", "", "must be tables: [[pools]]")]
+        return (), [Violation("pools", "", "must be tables: [[pools]]; chromium_workers and the like are in [workers]")]
     tables: list[PoolTable] = []
     faults: list[Violation] = []
     for number, given in enumerate(content, 1):

@@ -333,7 +333,7 @@ class Leases:
                 told=each["told"],
                 secret=each["secret"],
                 expires_at=each["expiresAt"],
-                token_id=each.get(TOKEN_ID, ""),  # a predecessor of an earlier version knows none
+                token_id=each[TOKEN_ID],
             )
             lease.connected = next((one for one in live if lease_of(one) == lease.id), "")
             lease.is_answered = bool(lease.connected or each["isAnswered"])

@@ -196,8 +196,7 @@ class Worker:
         self._background_tasks.start(self._watch_browser_server(server), "browser server watch")
         self._background_tasks.start(self._end_when_server_hangs(health), "browser server liveness")
         self._background_tasks.start(self._recycle_when_sick(health, server), "canary")
-        if server.can_be_asked:
-            self._background_tasks.start(self._end_when_browser_hangs(health), "browser liveness")
+        self._background_tasks.start(self._end_when_browser_hangs(health), "browser liveness")
         ready = server.ready
         self.registry_sync.playwright_version = ready.playwright_version
         self.control.event(

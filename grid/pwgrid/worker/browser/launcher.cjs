@@ -210,7 +210,6 @@ async function launch() {
   });
   ready = {
     say: 'ready', pid: process.pid, browserPid: browserProcess.pid, browserVersion: '', playwrightVersion: version, wsPath,
-    asksBrowser: true, // it answers `ask_browser`
   };
   ready.browserVersion = await tryBrowser(options.launchTimeoutS * 1000);
   watchBrowser(clients.browser);
