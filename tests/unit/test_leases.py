@@ -88,7 +88,7 @@ class Worker:
     def keep(self, lease_id: str = "l1", ttl_s: float = 900.0) -> None:
         """The proxy is about to answer the borrow."""
         assert self.take(lease_id, ttl_s=ttl_s) is None
-        assert self.ask("keep", lease_id, saysWhenAnswered=True) is None
+        assert self.ask("keep", lease_id) is None
 
     def connect(self, session_id: str = "l1~1", secret: str = "s", deadline: float = math.inf) -> list[str | None]:
         """The list gets the answer, when there is one; `why_ended` what that says of a lease that is over."""
@@ -201,13 +201,6 @@ async def test_a_lease_ends_at_once_whose_borrower_left_before_the_answer(worker
     assert worker.ask("answered") == "no such lease"
     assert worker.ask("unanswered") == "no such lease"
     assert (worker.slots.taken, worker.slots.lifetime) == (0, 1)
-
-
-async def test_a_proxy_of_an_earlier_version_says_nothing_of_the_answer(worker: Worker) -> None:
-    worker.take("l1")
-    assert worker.leases.asked(LINK, {"do": "keep", "id": "l1"}) == {"refused": None}
-    worker.leases.link_ended(LINK)
-    assert worker.slots.held["lease:l1"].grace is None
 
 
 async def test_a_client_takes_no_further_slot_and_one_comes_at_a_time(worker: Worker) -> None:

@@ -98,7 +98,7 @@ class Leases:
                 self._drop(lease_id)
                 return {"refused": None}
             case "keep" if lease is not None:
-                return self._keep(lease, says_when_answered=bool(message.get("saysWhenAnswered")))
+                return self._keep(lease)
             case "answered" if lease is not None and lease.over is None:
                 self._borrower_has(lease)
                 return {"refused": None}
@@ -140,15 +140,13 @@ class Leases:
             self.sessions.slot_taken()
         return {"refused": refused}
 
-    def _keep(self, lease: Lease, *, says_when_answered: bool) -> dict[str, Any]:
-        """Proxies of an earlier version never report the answer, and expect no new field."""
+    def _keep(self, lease: Lease) -> dict[str, Any]:
         if not lease.is_served:
             self.registry_sync.mark_served(lease)
-            lease.is_answered = not says_when_answered
             self._arm(lease)
             self.registry_sync.lease_started(lease)
             self._write()
-        return {"refused": None, "hearsOfAnswer": True} if says_when_answered else {"refused": None}
+        return {"refused": None}
 
     def _borrower_has(self, lease: Lease) -> None:
         """The borrower knows of the lease, so that it lasts until it is returned or expires."""

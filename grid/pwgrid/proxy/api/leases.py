@@ -68,8 +68,6 @@ class GrantedLease:
     lease_id: LeaseId
     path: str
     expires_at: float
-    hears_of_answer: bool
-    """Whether its worker wants to hear that the borrower has it; a worker of an earlier version does not."""
 
 
 def lease_routes(grid: Services) -> APIRouter:
@@ -249,7 +247,7 @@ async def lend(gateway: Gateway, ticket: Ticket, ttl_s: float, attempt: Attempt 
             if attempt is not None:
                 attempt.served(worker_id, ticket.session_id)
             path = f"/lease/{ticket.browser_type}/{lease_id.worker_id}/{lease_id.own}.{secret}"
-            return GrantedLease(lease_id, path, expires_at, bool(answer.get("hearsOfAnswer")))
+            return GrantedLease(lease_id, path, expires_at)
         log.info("lease_not_taken", worker=worker_id, lease=lease_id.own, reason=refused)
         gateway.selector.not_taken(ticket, worker_id, refused)
         await gateway.selector.give_back(ticket)
@@ -265,9 +263,8 @@ async def answered(gateway: Gateway, lent: GrantedLease, ticket: Ticket, watch: 
     watch.cancel()
     is_gone = ticket.abandoned
     await asyncio.sleep(0)  # uvloop writes at the end of the loop's round
-    if lent.hears_of_answer:
-        with contextlib.suppress(Refusal):  # a worker that stays silent is lost, and its leases with it
-            await _ask_about(gateway, lent.lease_id, {"do": "unanswered" if is_gone else "answered"})
+    with contextlib.suppress(Refusal):  # a worker that stays silent is lost, and its leases with it
+        await _ask_about(gateway, lent.lease_id, {"do": "unanswered" if is_gone else "answered"})
 
 
 async def _take(gateway: Gateway, lease_id: LeaseId, secret: str, expires_at: float, ticket: Ticket) -> dict[str, Any]:
@@ -288,7 +285,7 @@ async def _take(gateway: Gateway, lease_id: LeaseId, secret: str, expires_at: fl
         return {"refused": str(error)}
     if answer["refused"] is not None:
         return answer
-    does = {"do": "drop"} if ticket.abandoned else {"do": "keep", "saysWhenAnswered": True}
+    does = {"do": "drop"} if ticket.abandoned else {"do": "keep"}
     try:
         answer = await gateway.handoffs.ask(lease_id.worker_id, {"id": lease_id.own, **does})
     except HandoffFailure as error:
