@@ -172,7 +172,7 @@ async def test_the_sessions_of_a_token_end_and_none_that_is_on_its_way_begins(wo
 
 
 async def test_a_lease_of_such_a_token_ends_with_the_session_that_came_with_it(worker: Worker) -> None:
-    lease = Lease("lease:l1", told={"token": "ci"}, token_id="aa", secret="s", expires_at=0.0, connected="l1~1")
+    lease = Lease("lease:l1", told={"token": "ci"}, token_id="aa", digest="", expires_at=0.0, connected="l1~1")
     worker.slots.hold(lease)
     await worker.serve("l1~1", lease_id="l1")
     with changing(worker.tokens_file):

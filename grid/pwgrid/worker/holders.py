@@ -100,7 +100,8 @@ class Lease(LiveSession):
     """Keeps its slot as a session does, with the key of its record as id. It is served once its proxy has kept it: then
     it is on record, and a successor knows it. `told` has the other fields of its record (names, label key)."""
 
-    secret: str
+    digest: str
+    """Of its secret (`digest_of`), which nobody needs to keep: whoever reads leases.json has no lease by that."""
     expires_at: float
     """In Unix seconds."""
     link: int | None = None
@@ -156,7 +157,7 @@ class Lease(LiveSession):
         """The lease as leases.json has it."""
         return {
             "id": self.id,
-            "secret": self.secret,
+            "digest": self.digest,
             "expiresAt": self.expires_at,
             "told": self.told,
             TOKEN_ID: self.token_id,
