@@ -119,7 +119,7 @@ def master_left_text(grid: GridWithoutMaster) -> str:
 
 
 def _no_grid_text(port: int | None, runtime_dir: str | None, named_by: str) -> str:
-    """Says where it looked for a grid, and which other users have one there."""
+    """Says where a grid was looked for, and which other users have one there."""
     where = f" on port {port}{f' of {named_by}' if named_by else ''}" if port else ""
     looked = "looked in " + " and ".join(map(str, bases(runtime_dir)))
     if not runtime_dir:

@@ -38,8 +38,8 @@ class Readiness:
         return can_serve(not_ready, look, [found] if found else [], self._registry.now(), self._stale_s).reason
 
     async def _look(self) -> Look:
-        """Returns what Redis says, or why it says nothing. Callers at the same time share a look: many clients may have
-        waited in vain."""
+        """Asks Redis. Returns what it says, or why it says nothing. Calls at the same time share one question: many
+        clients may have waited in vain."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._read())
         return await asyncio.shield(self._looking)

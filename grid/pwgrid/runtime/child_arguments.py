@@ -1,4 +1,4 @@
-"""What the master gives to a child that it forks: plain data and open sockets. Knows no role."""
+"""What the master gives to a child that it forks: plain data and open sockets."""
 
 import math
 import socket

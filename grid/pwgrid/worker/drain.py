@@ -1,4 +1,4 @@
-"""The worker's drain: why it was asked for, how long sessions may go on, why the rest is cut. Ends no session."""
+"""The worker's drain: why it was asked for, how long sessions may go on, why the rest is cut."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The worker process: owns one browser server through its whole life. Selects nothing, queues nothing."""
+"""The worker process: owns one browser server through its whole life."""
 
 import asyncio
 import os
@@ -191,7 +191,7 @@ class Worker:
         self._background_tasks.start(self._beat(), "heartbeat")
 
     def _has_browser_server(self, server: BrowserServer) -> None:
-        """Tells the master of it, and watches it from now on."""
+        """Tells the master of the browser server, and watches it from now on."""
         health = BrowserHealth(server, HealthTimes.of(self.settings), self._suspicion_changed)
         server.on_sign = health.sign
         server.on_errors = partial(self._note_errors, health)
@@ -199,8 +199,7 @@ class Worker:
         self._background_tasks.start(self._watch_browser_server(server), "browser server watch")
         self._background_tasks.start(self._end_when_server_hangs(health), "browser server liveness")
         self._background_tasks.start(self._recycle_when_sick(health, server), "canary")
-        if server.can_be_asked:
-            self._background_tasks.start(self._end_when_browser_hangs(health), "browser liveness")
+        self._background_tasks.start(self._end_when_browser_hangs(health), "browser liveness")
         ready = server.ready
         self.registry_sync.playwright_version = ready.playwright_version
         self.control.event(
@@ -380,7 +379,8 @@ class Worker:
             self.control.push_state(self._view())
 
     def _note_errors(self, health: BrowserHealth, counts: Mapping[str, int], text: str, session_id: str | None) -> None:
-        """Shows errors in the browser server that nobody waits for; those that may concern all sessions are a sign."""
+        """Logs errors in the browser server that nobody waits for, and tells the master how many. Takes those that may
+        concern all sessions as a sign that the browser is sick."""
         log.error("browser_server_errors", counts=dict(counts), last=text, session=session_id)
         self.control.event("errors", {"counts": dict(counts)})
         if MAY_CONCERN_ALL & counts.keys():

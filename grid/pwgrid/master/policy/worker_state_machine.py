@@ -1,8 +1,8 @@
 """Decides what happens to a worker: its states are tables, and each method returns what the master has to do.
 
 A worker has three states at once: that of its service (`status`: pwgrid/common/worker_lifecycle.py), that of its
-process (`phase`), and what the master wants of it (`purpose`). There is a method for each thing that can happen. None
-does anything itself. Times are monotonic seconds.
+process (`phase`), and what the master wants of it (`purpose`). There is a method for each thing that can happen. Times
+are monotonic seconds.
 """
 
 from __future__ import annotations
