@@ -30,7 +30,7 @@ class Record:
 
     @classmethod
     def read(cls, directory: Path) -> "Record | None":
-        """That of the earlier installation, or None. Raises GridError for a damaged file."""
+        """Reads the record of the earlier installation; None if there is none. Raises GridError for a damaged file."""
         path = directory / RECORD
         text = text_of(path)
         if text is None:
@@ -43,7 +43,8 @@ class Record:
             ) from None
 
     def with_all(self, before: "Record | None", wanted: Sequence[Step], needed: Collection[Step]) -> "Record":
-        """This one with what the earlier installation made, and what this one makes: the `needed` of the `wanted`."""
+        """This record with what the installation `before` has made, and with those of the `wanted` steps that are
+        `needed` now."""
         made = before or self
         files = {
             str(each.path): digest(each.text)

@@ -29,7 +29,7 @@ class Command:
         return "run " + shlex.join((*variables, *self.argv))
 
     def run(self) -> str:
-        """Returns its output. Raises GridError with its error output when it fails."""
+        """Runs it and returns its output. Raises GridError with its error output when it fails."""
         try:
             done = self._done()
         except FileNotFoundError:
@@ -40,7 +40,7 @@ class Command:
         return done.stdout
 
     def answer(self) -> tuple[int, str]:
-        """Its exit code and what it says, for a command that only asks; 1 where there is no such command."""
+        """Runs a command that only asks. Returns its exit code, 1 where there is no such command, and its output."""
         try:
             done = self._done()
         except FileNotFoundError:

@@ -91,7 +91,7 @@ def _not_shown() -> Refusal:
 
 
 async def relay(socket: WebSocket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until the session, the page or the browser server ends. The caller closes `writer`."""
+    """Relays until the session, the page or the browser server ends. The caller closes `writer`."""
     await first_of(_show(socket, reader), _hear(socket, writer))
 
 

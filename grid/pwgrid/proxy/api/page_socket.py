@@ -54,7 +54,7 @@ def who_looks(socket: WebSocket) -> Identity:
 
 
 def _operator(socket: WebSocket) -> Identity:
-    """As `who_looks`. Raises Refusal for all who are no operators, too."""
+    """As `who_looks`. Raises Refusal also for those who are no operators."""
     identity = who_looks(socket)
     if not identity.is_operator:
         raise Refusal(403, f"the token {identity.name} is a client's: the page takes an operator's")
@@ -62,8 +62,8 @@ def _operator(socket: WebSocket) -> Identity:
 
 
 async def _send(socket: WebSocket, page: Page, first: bytes, check: Callable[[], object]) -> None:
-    """Until the page is gone, or `check` raises Refusal: it is called before each message, and there is one every 10 s
-    at least (pwgrid/proxy/dashboard/feed.py)."""
+    """Sends messages until the page is gone, or `check` raises Refusal: it is called before each message, and there is
+    one at least every 10 s (pwgrid/proxy/dashboard/feed.py)."""
     with contextlib.suppress(WebSocketDisconnect, Refusal):
         await send_to_page(socket, first.decode())
         while True:
