@@ -142,7 +142,7 @@ async def test_what_was_put_off_is_tried_again(
     registry: Registry, own_redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing tells that a Redis which refused takes writes again."""
-    monkeypatch.setattr(reap_workers, "AGAIN_S", 0.02)
+    monkeypatch.setattr(reap_workers, "RETRY_INTERVAL_S", 0.02)
     left_by_the_worker(tmp_path)
     cleared = asyncio.Event()
     clearing = DeadWorkers(registry, tmp_path, cleared.set)

@@ -51,7 +51,7 @@ from pwgrid.tokens.tokens import NO_TOKENS, operators_token_id
 log = structlog.get_logger()
 
 BACKLOG: Final = 4096
-RETIRE_LOOK_S: Final = 0.05
+RETIRE_POLL_INTERVAL_S: Final = 0.05
 GRACE_S: Final = 5.0
 """How long answers may still be written when the proxy is told to stop."""
 
@@ -348,7 +348,7 @@ async def connections_end(state: ServerState) -> None:
     while True:
         # Waits first, since uvicorn learns of an accepted connection only in the loop's next turn. No event tells that
         # the last connection has ended.
-        await asyncio.sleep(RETIRE_LOOK_S)
+        await asyncio.sleep(RETIRE_POLL_INTERVAL_S)
         if not (state.connections or state.tasks):
             return
 

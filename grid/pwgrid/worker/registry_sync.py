@@ -41,7 +41,7 @@ RECORD_AT_ONCE: Final = 32
 REFUSED_S: Final = 1.0
 """How long after a heartbeat that Redis has refused the next one is sent, at most."""
 
-_AGAIN_S: Final = 0.1
+_RETRY_INTERVAL_S: Final = 0.1
 
 
 class RegistrySync:
@@ -192,7 +192,7 @@ class RegistrySync:
                 while not await self._writer.flush():
                     await registry.client.wait_connected()
                     # Connected, but Redis refuses for now: no event tells when it will serve.
-                    await asyncio.sleep(_AGAIN_S)
+                    await asyncio.sleep(_RETRY_INTERVAL_S)
                 await registry.reap_worker(boot.browser_type, boot.worker_id, Reason(EndReason.WORKER_STOPPED))
         except (TimeoutError, RegistryUnavailable) as error:
             unwritten = self._writer.unwritten()

@@ -51,7 +51,7 @@ const unacknowledged = new Map(); // idx -> `closed` message
 let closedIdx = 0;
 let written = Promise.resolve(); // done when the last message is written
 const errors = new ErrorCounts(say);
-const home = { options, isStopping: () => stopping !== null, onOver }; // what every session gets
+const server = { options, isStopping: () => stopping !== null, onOver }; // what every session gets
 
 // ws takes the path of a socket from a URL as it stands there, where a blank is %20, and ends it at the first colon. By way of
 // the open directory every path can be written. O_PATH is none of Node's constants.
@@ -115,7 +115,7 @@ function told() {
 }
 
 function takeSession({ session: id, deadline, headers, early, told }, socket) {
-  const session = new Session(id, socket, home);
+  const session = new Session(id, socket, server);
   session.told = told;
   sessions.set(id, session);
   // After the deadline (this process was frozen) another worker has this client and its connection. Closing this copy of the

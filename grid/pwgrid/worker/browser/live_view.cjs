@@ -30,11 +30,11 @@ function serveLiveView(socketPath, browserType, pagesOf) {
   fs.rmSync(socketPath, { force: true });
   const casts = new Map(); // page -> Cast
   const viewers = new Set();
-  const home = { casts, pagesOf, frameMs: FRAME_MS[browserType] ?? FRAME_MS.others };
+  const shared = { casts, pagesOf, frameMs: FRAME_MS[browserType] ?? FRAME_MS.others };
   const server = net.createServer(socket => {
     if (viewers.size >= MOST_VIEWERS)
       return void socket.destroy();
-    const viewer = new Viewer(socket, home);
+    const viewer = new Viewer(socket, shared);
     viewers.add(viewer);
     socket.once('close', () => viewers.delete(viewer));
   });
@@ -45,9 +45,9 @@ function serveLiveView(socketPath, browserType, pagesOf) {
 }
 
 class Viewer {
-  constructor(socket, home) {
+  constructor(socket, shared) {
     this.socket = socket;
-    this.home = home;
+    this.shared = shared;
     this.unread = Buffer.alloc(0);
     this.session = '';
     this.chosen = ''; // by the viewer; '' is the newest page
@@ -101,7 +101,7 @@ class Viewer {
   }
 
   list() {
-    const pages = this.home.pagesOf(this.session);
+    const pages = this.shared.pagesOf(this.session);
     if (!pages) {
       clearInterval(this.timer);
       this.say(JSON_KIND, JSON.stringify({ ended: true }));
@@ -121,7 +121,7 @@ class Viewer {
   lookAt(page) {
     if (page === this.page)
       return;
-    const { casts, frameMs } = this.home;
+    const { casts, frameMs } = this.shared;
     casts.get(this.page)?.leave(this);
     this.page = page;
     this.waiting = null;
