@@ -73,7 +73,7 @@ end
 local COUNTED = ';client disconnected;connection lost;protocol error;client closed the browser;ping timeout;idle timeout;'
   .. 'maximum duration;handshake refused;too late;ended by operator;drain timeout;drained now;worker stopped;browser crashed;'
   .. 'browser server lost;hung;memory limit;worker lost;lost by worker;lease expired;returned;expired;borrow not answered;'
-  .. 'token revoked;grid stopped;'
+  .. 'token revoked;grid stopped;too much work;the client does not read;'
 local LENGTH_BOUNDS_S = {1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400}
 
 -- Counts an end by browser type, pool, status and reason; and the session's length in seconds, unless it is unknown (nil).

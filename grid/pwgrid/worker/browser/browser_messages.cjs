@@ -106,7 +106,8 @@ function named(head) {
 }
 
 // Stands between one browser and Playwright's connection to it. `hooks`: onDropped(what, bytes) for a message that was too
-// long, onBroken(error) when nothing can be told apart any more, onError(error) for a message that Playwright fails at.
+// long, onBroken(error) when nothing can be told apart any more, onError(error) for a message that Playwright fails at, and
+// work(message, handle) in which a message is handled.
 class BrowserMessages {
   // Playwright's clients take no message above this (`maxPayload` of their WebSocket), so nothing is lost that one could get.
   static mostBytes = 256 * MIB;
@@ -175,7 +176,7 @@ class BrowserMessages {
   // Playwright's connection takes a message at once or as a promise. Its handlers of events run later, and fail elsewhere.
   handle(onmessage, message) {
     try {
-      onmessage?.call(null, message)?.catch?.(this.hooks.onError);
+      this.hooks.work(message, () => onmessage?.call(null, message)?.catch?.(this.hooks.onError));
     } catch (error) {
       this.hooks.onError(error);
     }

@@ -9,6 +9,8 @@ const path = require('node:path');
 const { AsyncLocalStorage } = require('node:async_hooks');
 const { setTimeout: sleep } = require('node:timers/promises');
 
+const { boundPatterns } = require('./client_patterns.cjs');
+const { EventOwners } = require('./event_owners.cjs');
 const { ENDS_THE_SESSION, isWellFormed, judge, judgeNavigation } = require('./message_guard.cjs');
 const { INTERNAL_ERROR } = require('./session.cjs');
 
@@ -17,6 +19,7 @@ const END_LIMIT_MS = 5_000; // for what a client has under way when it goes; the
 const MALFORMED = 1007; // playwright's own code for a message that is not JSON
 const ENDED_BY_CLIENT = 'client closed the browser';
 const MESSAGE_FAILED = 'message failed';
+const TOO_MUCH_WORK = 'too much work';
 const CLOSED_WITH_CLIENT = 'its client has gone';
 const kClient = Symbol('client'); // property of a Playwright connection, and of a context
 // What a command over CDP makes: how its answer names it, and the command that undoes it.
@@ -302,12 +305,25 @@ class Clients {
     this.isBrowserGoing = false;
     this.going = null;
     this.running = new AsyncLocalStorage(); // the client that is being admitted, or whose message is being dispatched
+    this.eventOf = new AsyncLocalStorage(); // the client about whose page an event of the browser is
+    this.owners = null; // of the events, of class EventOwners
     this.navigates = false; // its navigations are judged
     this.listeners = new Set(); // for the browser's end, as far as it is known whose they are
     this.lastDirectory = 0;
     this.byDirectory = new Map(); // clients that have one
     this.wrapDispatcher(playwright._connection.toImpl(playwright._connection));
     this.wrapSpawn();
+    boundPatterns(() => this.inWork(), client => client.session.end('grid', TOO_MUCH_WORK));
+  }
+
+  // The client for which this process works now, if it is known.
+  inWork() {
+    return this.running.getStore() ?? this.eventOf.getStore();
+  }
+
+  // Runs `handle`, in which Playwright handles this message of the browser.
+  workOn(message, handle) {
+    return this.eventOf.run(this.owners.of(message), handle);
   }
 
   // Runs `upgrade`, in which Playwright makes this session's connection.
@@ -353,6 +369,7 @@ class Clients {
   // browser, so a shared browser has no log.
   ownBrowser(browser) {
     this.browser = browser;
+    this.owners = new EventOwners(browser, context => context[kClient]);
     browser.on('disconnected', () => this.browserIsGoing(true));
     this.listeners = new Set(browser.listeners('disconnected'));
     if (this.options.slots > 1)

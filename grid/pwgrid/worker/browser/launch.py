@@ -48,6 +48,16 @@ _FOR_SHARED_CHROMIUM: Final = "--disable-gpu-process-crash-limit"
 full page that is a million pixels high, for one; and those who share the browser lose no more than a frame by it."""
 
 
+NODE_FLAGS: Final = (
+    "--no-warnings",
+    # A pattern that a client gives goes on without backtracking after so many steps, if it can; the third flag lets the
+    # launcher ask whether it can (client_patterns.cjs).
+    "--enable-experimental-regexp-engine-on-excessive-backtracks",
+    "--regexp-backtracks-before-fallback=50000",
+    "--enable-experimental-regexp-engine",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
     """What to launch, and for whom. `settings` are those of `pool` (`Settings.of_pool`)."""
@@ -84,6 +94,7 @@ class LaunchSpec:
                 "playwrightCore": str(playwright_core),
                 "pingTimeoutS": settings.session_ping_timeout,
                 "idleTimeoutS": settings.session_idle_timeout,
+                "maxBufferedBytes": settings.session_max_buffered_mib * 1024 * 1024,
                 "maxDurationS": settings.session_max_duration,
                 "drainTimeoutS": settings.drain_timeout,
                 "launchTimeoutS": settings.launch_timeout,
@@ -137,7 +148,7 @@ def spawn(spec: LaunchSpec, ipc_child: socket.socket) -> subprocess.Popen[bytes]
     temporary(spec.directory).mkdir(mode=0o700, exist_ok=True)
     ipc_child.setblocking(False)
     return subprocess.Popen(
-        [driver.node, "--no-warnings", str(LAUNCHER)],
+        [driver.node, *NODE_FLAGS, str(LAUNCHER)],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -9,7 +9,7 @@
 //   client  client disconnected · connection lost · protocol error · client closed the browser
 //   browser browser crashed · browser connection broken
 //   grid    ping timeout · idle timeout · maximum duration · drain timeout · worker stopped · handshake refused
-//           too late · message failed · the reason in a `close` or `cut_hanging` message
+//           too late · message failed · too much work · the client does not read · the reason in a `close` or `cut_hanging` message
 'use strict';
 
 const fs = require('node:fs');
@@ -221,6 +221,7 @@ function watchBrowser(browser) {
       onBrowserGone('browser connection broken', { kind: 'browser unreadable', detail: error.message });
     },
     onError: error => errors.note('browser', error),
+    work: (message, handle) => clients.workOn(message, handle),
   });
 }
 

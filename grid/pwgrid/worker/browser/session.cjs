@@ -51,7 +51,8 @@ class Session {
     ws.prependOnceListener('message', data => this.refuseDevTools(data));
     // Playwright closes a socket itself when the browser disconnects or the client breaks the protocol. Then the client
     // gets the grid's close frame, and no terminate() right after it, which would swallow it.
-    const { close, terminate } = ws;
+    const { close, terminate, send } = ws;
+    ws.send = (...message) => this.isRead() && send.apply(ws, message);
     this.sendClose = (code, text) => close.call(ws, code, text);
     ws.close = (code, text) => {
       if (ws._closeFrameReceived) {
@@ -68,6 +69,14 @@ class Session {
       if (!this.reason)
         terminate.call(ws);
     };
+  }
+
+  // Whether the client reads what it is sent. A page can say more than any client reads, and all of it would be kept here. The message that is
+  // to be sent is not counted: one answer may be larger than the limit.
+  isRead() {
+    if (this.ws.bufferedAmount > this.home.options.maxBufferedBytes)
+      this.end('grid', 'the client does not read');
+    return !this.reason;
   }
 
   // A client of the DevTools protocol is known by its first message, which has no guid. Only an answer in that protocol

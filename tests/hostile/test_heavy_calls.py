@@ -1,0 +1,85 @@
+"""What a client makes Node do is bounded: a heavy call has its answer, or ends its own session; others are served."""
+
+from collections.abc import AsyncIterator
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from tests.hostile.calls import NOTHING, evaluate
+from tests.hostile.heavy_calls import HEAVY, Heavy
+from tests.support.protocol_client import ProtocolClient, Refusal, protocol_client
+from tests.support.stand_in_proxy import Watched, browser_server
+
+MIB = 1024 * 1024
+BUFFERED_MIB = 8
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def watched() -> AsyncIterator[Watched]:
+    async with browser_server(session_max_buffered_mib=BUFFERED_MIB) as watched:
+        yield watched
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def neighbour(watched: Watched) -> AsyncIterator[ProtocolClient]:
+    """Has a page in the same browser, all the time."""
+    async with protocol_client(watched.endpoint) as client:
+        await client.new_page()
+        yield client
+
+
+@pytest.mark.parametrize("heavy", HEAVY, ids=lambda each: each.name)
+async def test_a_heavy_call_is_its_client_s_own_matter(
+    heavy: Heavy, watched: Watched, neighbour: ProtocolClient
+) -> None:
+    async with protocol_client(watched.endpoint) as client:
+        context = await client.new_context()
+        page = await client.new_page(context)
+        said = ""
+        try:
+            await heavy.call(client, context, page)
+        except Refusal as refusal:
+            said = str(refusal)
+    assert heavy.answer in said if heavy.answer else not said
+    await neighbour.send(neighbour.frame(neighbour.one("Page")), "title")
+    assert not watched.gone.done()
+
+
+LOGS_FOR_EVER = """(async () => {
+    const text = 'x'.repeat(1024 * 1024);
+    for (let n = 0; ; n++) {
+        console.log(n + text);
+        if (n % 8 == 0)
+            await new Promise(resolve => setTimeout(resolve));
+    }
+})()"""
+
+
+async def test_a_client_that_does_not_read_ends_before_node_keeps_much_for_it(
+    watched: Watched, neighbour: ProtocolClient
+) -> None:
+    node = psutil.Process(watched.server.pid)
+    while not watched.closed.empty():
+        await watched.next_closed()
+    before = node.memory_info().rss
+    async with protocol_client(watched.endpoint) as client:
+        page = await client.new_page()
+        await client.send(page, "updateSubscription", event="console", enabled=True)
+        client.stop_reading()
+        await client.post(
+            client.frame(page), "evaluateExpression", expression=LOGS_FOR_EVER, isFunction=False, arg=NOTHING
+        )
+        closed = await watched.next_closed()
+        client.drop()
+    assert (closed.by, closed.reason) == ("grid", "the client does not read")
+    assert node.memory_info().rss - before < 512 * MIB  # without a limit 4 GiB in half a minute
+    await neighbour.send(neighbour.frame(neighbour.one("Page")), "title")
+
+
+async def test_an_answer_larger_than_the_limit_reaches_a_client_that_reads(watched: Watched) -> None:
+    async with protocol_client(watched.endpoint) as client:
+        page = await client.new_page()
+        assert len((await evaluate(client, page, f"'x'.repeat({10 * MIB})"))["s"]) == 10 * MIB
