@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from tests.hostile.calls import evaluate, tracing_of
-from tests.support.protocol_client import ProtocolClient
+from tests.support.protocol_client import BOUND_S, ProtocolClient
 
 TOO_MUCH_WORK: Final = "what its client asked for takes too long"
 TOO_LARGE: Final = "is too large for the grid"
@@ -17,14 +19,39 @@ PLACE: Final = "http://nowhere.test"
 
 
 @dataclass(frozen=True, slots=True)
+class At:
+    """Where a client is."""
+
+    client: ProtocolClient
+    context: str
+    page: str
+    site: str
+    """The address of an HTTP server that answers with `BODIES`."""
+
+    @property
+    def requests(self) -> str:
+        """What the context sends requests of its own with."""
+        return str(self.client.objects[self.context][1]["requestContext"]["guid"])
+
+    async def send(self, guid: str, method: str, /, **params: Any) -> dict[str, Any]:
+        return await self.client.send(guid, method, **params)
+
+    async def evaluate(self, expression: str) -> Any:
+        return await evaluate(self.client, self.page, expression)
+
+    async def fetch(self, path: str) -> None:
+        """From the page; `path` is an expression."""
+        await self.evaluate(f"fetch('{PLACE}/' + {path}).catch(() => 0)")
+
+
+@dataclass(frozen=True, slots=True)
 class Heavy:
     """A call that would keep Node busy."""
 
     name: str
     tries: str
     """The messages whose handling this is about: `Type.method Type.method`."""
-    call: Callable[[ProtocolClient, str, str], Awaitable[object]]
-    """With the client, and a context and a page of its own."""
+    call: Callable[[At], Awaitable[object]]
     answer: str = ""
     """Part of the client's error, or of the sentence with which its session ends. Empty: it gets what it asked for."""
 
@@ -37,10 +64,6 @@ def heavy(tries: str, answer: str = "") -> Callable[[Callable[..., Awaitable[obj
     return lambda call: HEAVY.append(Heavy(call.__name__, tries, call, answer))
 
 
-async def fetch(client: ProtocolClient, page: str, path: str) -> None:
-    await evaluate(client, page, f"fetch('{PLACE}/' + {path}).catch(() => 0)")
-
-
 # Patterns
 
 
@@ -51,54 +74,89 @@ PATTERNS: Final = (
 URL_PARTS: Final = ("hash", "hostname", "password", "pathname", "port", "protocol", "search", "username")
 
 
-async def routed(client: ProtocolClient, page: str, pattern: dict[str, Any], path: str) -> None:
-    await client.send(page, "setNetworkInterceptionPatterns", patterns=[pattern])
-    await fetch(client, page, path)
+async def routed(at: At, pattern: dict[str, Any], path: str) -> None:
+    await at.send(at.page, "setNetworkInterceptionPatterns", patterns=[pattern])
+    await at.fetch(path)
 
 
 @heavy(PATTERNS)
-async def a_pattern_that_backtracks(client: ProtocolClient, _context: str, page: str) -> None:
-    await routed(client, page, {"regexSource": "(a+)+b", "regexFlags": ""}, "'a'.repeat(40)")
+async def a_pattern_that_backtracks(at: At) -> None:
+    await routed(at, {"regexSource": "(a+)+b", "regexFlags": ""}, "'a'.repeat(40)")
 
 
 @heavy(PATTERNS, TOO_MUCH_WORK)
-async def a_pattern_that_only_backtracking_can_match(client: ProtocolClient, _context: str, page: str) -> None:
-    await routed(client, page, {"regexSource": "(?=a)(a+)+b", "regexFlags": ""}, "'a'.repeat(40)")
+async def a_pattern_that_only_backtracking_can_match(at: At) -> None:
+    await routed(at, {"regexSource": "(?=a)(a+)+b", "regexFlags": ""}, "'a'.repeat(40)")
 
 
 @heavy(PATTERNS, TOO_MUCH_WORK)
-async def a_glob_with_many_stars(client: ProtocolClient, _context: str, page: str) -> None:
-    await routed(client, page, {"glob": "**/" + "*x" * 200 + "y"}, "'x'.repeat(2_000_000)")
+async def a_glob_with_many_stars(at: At) -> None:
+    await routed(at, {"glob": "**/" + "*x" * 200 + "y"}, "'x'.repeat(2_000_000)")
 
 
 @heavy(PATTERNS, TOO_MUCH_WORK)
-async def a_url_pattern(client: ProtocolClient, _context: str, page: str) -> None:
+async def a_url_pattern(at: At) -> None:
     parts = {**dict.fromkeys(URL_PARTS, "*"), "pathname": "/((?:a+)+b)"}
-    await routed(client, page, {"urlPattern": parts}, "'a'.repeat(40)")
+    await routed(at, {"urlPattern": parts}, "'a'.repeat(40)")
 
 
 @heavy(PATTERNS, TOO_LARGE)
-async def a_pattern_that_takes_long_to_compile(client: ProtocolClient, _context: str, page: str) -> None:
-    await routed(client, page, {"regexSource": "\\p{RGI_Emoji}" * 300, "regexFlags": "v"}, "'a'")
+async def a_pattern_that_takes_long_to_compile(at: At) -> None:
+    await routed(at, {"regexSource": "\\p{RGI_Emoji}" * 300, "regexFlags": "v"}, "'a'")
 
 
 @heavy(PATTERNS, TOO_MUCH_WORK)
-async def a_pattern_of_web_sockets(client: ProtocolClient, context: str, page: str) -> None:
+async def a_pattern_of_web_sockets(at: At) -> None:
     patterns = [{"regexSource": "(a+)+b", "regexFlags": "i"}]
-    await client.send(context, "setWebSocketInterceptionPatterns", patterns=patterns)
-    await evaluate(client, page, f"void new WebSocket('{PLACE.replace('http', 'ws')}/' + 'a'.repeat(40))")
-    await client.ended
+    await at.send(at.context, "setWebSocketInterceptionPatterns", patterns=patterns)
+    await at.evaluate(f"void new WebSocket('{PLACE.replace('http', 'ws')}/' + 'a'.repeat(40))")
+    await at.client.ended
 
 
 @heavy("Tracing.harStart", TOO_MUCH_WORK)
-async def a_pattern_of_a_har(client: ProtocolClient, context: str, page: str) -> None:
+async def a_pattern_of_a_har(at: At) -> None:
     options = {"urlRegexSource": "(a+)+b", "urlRegexFlags": "i"}
-    await client.send(await tracing_of(client, context), "harStart", options=options)
-    await fetch(client, page, "'a'.repeat(40)")
+    await at.send(await tracing_of(at.client, at.context), "harStart", options=options)
+    await at.fetch("'a'.repeat(40)")
 
 
 @heavy("BrowserContext.clearCookies", TOO_MUCH_WORK)
-async def a_pattern_of_cookies(client: ProtocolClient, context: str, _page: str) -> None:
+async def a_pattern_of_cookies(at: At) -> None:
     cookie = {"name": "a" * 40, "value": "x", "domain": "nowhere.test", "path": "/"}
-    await client.send(context, "addCookies", cookies=[cookie])
-    await client.send(context, "clearCookies", nameRegexSource="(a+)+b", nameRegexFlags="i")
+    await at.send(at.context, "addCookies", cookies=[cookie])
+    await at.send(at.context, "clearCookies", nameRegexSource="(a+)+b", nameRegexFlags="i")
+
+
+# Bodies
+
+MIB: Final = 1024 * 1024
+BODIES: Final = {
+    "/gzip": ("gzip", zlib.MAX_WBITS | 16, 130 * MIB),
+    "/deflate": ("deflate", zlib.MAX_WBITS, 130 * MIB),
+    "/two-thirds": ("gzip", zlib.MAX_WBITS | 16, 90 * MIB),
+}
+"""How they are packed, and how large they are unpacked."""
+
+
+@cache
+def packed(path: str) -> tuple[bytes, str]:
+    """The body of a path, and its encoding."""
+    encoding, bits, size = BODIES[path]
+    packer = zlib.compressobj(1, zlib.DEFLATED, bits)
+    return b"".join(packer.compress(bytes(MIB)) for _ in range(size // MIB)) + packer.flush(), encoding
+
+
+@heavy("APIRequestContext.fetch", TOO_LARGE)
+async def a_body_that_unpacks_to_much(at: At) -> None:
+    await at.send(at.requests, "fetch", url=at.site + "/gzip", timeout=BOUND_S * 1000)
+
+
+@heavy("APIRequestContext.fetch", TOO_LARGE)
+async def a_body_that_inflates_to_much(at: At) -> None:
+    await at.send(at.requests, "fetch", url=at.site + "/deflate", timeout=BOUND_S * 1000)
+
+
+@heavy("APIRequestContext.fetch APIRequestContext.fetchResponseBody APIRequestContext.disposeAPIResponse", TOO_LARGE)
+async def many_bodies_that_nobody_disposes_of(at: At) -> None:
+    for _ in range(3):
+        await at.send(at.requests, "fetch", url=at.site + "/two-thirds", timeout=BOUND_S * 1000)

@@ -1,5 +1,7 @@
 """What a client makes Node do is bounded: a heavy call has its answer, or ends its own session; others are served."""
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import psutil
@@ -7,9 +9,10 @@ import pytest
 import pytest_asyncio
 
 from tests.hostile.calls import NOTHING, evaluate
-from tests.hostile.heavy_calls import HEAVY, Heavy
+from tests.hostile.heavy_calls import HEAVY, At, Heavy, packed
+from tests.support.grid import eventually_async
 from tests.support.protocol_client import ProtocolClient, Refusal, protocol_client
-from tests.support.stand_in_proxy import Watched, browser_server
+from tests.support.stand_in_proxy import BOUND_S, Watched, browser_server
 
 MIB = 1024 * 1024
 BUFFERED_MIB = 8
@@ -31,16 +34,34 @@ async def neighbour(watched: Watched) -> AsyncIterator[ProtocolClient]:
         yield client
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def site() -> AsyncIterator[str]:
+    """Answers with the bodies of heavy_calls.py."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
+        body, encoding = await asyncio.to_thread(packed, path)
+        fields = f"Content-Length: {len(body)}\r\nContent-Encoding: {encoding}\r\nConnection: close"
+        with contextlib.suppress(ConnectionError):
+            writer.write(f"HTTP/1.1 200 OK\r\n{fields}\r\n\r\n".encode() + body)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
 @pytest.mark.parametrize("heavy", HEAVY, ids=lambda each: each.name)
 async def test_a_heavy_call_is_its_client_s_own_matter(
-    heavy: Heavy, watched: Watched, neighbour: ProtocolClient
+    heavy: Heavy, watched: Watched, neighbour: ProtocolClient, site: str
 ) -> None:
     async with protocol_client(watched.endpoint) as client:
         context = await client.new_context()
         page = await client.new_page(context)
         said = ""
         try:
-            await heavy.call(client, context, page)
+            await heavy.call(At(client, context, page, site))
         except Refusal as refusal:
             said = str(refusal)
     assert heavy.answer in said if heavy.answer else not said
@@ -83,3 +104,13 @@ async def test_an_answer_larger_than_the_limit_reaches_a_client_that_reads(watch
     async with protocol_client(watched.endpoint) as client:
         page = await client.new_page()
         assert len((await evaluate(client, page, f"'x'.repeat({10 * MIB})"))["s"]) == 10 * MIB
+
+
+async def test_what_clients_made_node_keep_is_given_back(watched: Watched, site: str) -> None:
+    node = psutil.Process(watched.server.pid)
+    async with protocol_client(watched.endpoint) as client:
+        at = At(client, context := await client.new_context(), await client.new_page(context), site)
+        for _ in range(2):
+            await at.send(at.requests, "fetch", url=site + "/two-thirds", timeout=BOUND_S * 1000)
+        most = node.memory_info().rss
+    await eventually_async(lambda: node.memory_info().rss < most - 150 * MIB, "the memory is given back")

@@ -9,8 +9,10 @@ const path = require('node:path');
 const { AsyncLocalStorage } = require('node:async_hooks');
 const { setTimeout: sleep } = require('node:timers/promises');
 
+const { boundBodies } = require('./client_bodies.cjs');
 const { boundPatterns } = require('./client_patterns.cjs');
 const { EventOwners } = require('./event_owners.cjs');
+const { MemoryGiver } = require('./give_memory_back.cjs');
 const { ENDS_THE_SESSION, isWellFormed, judge, judgeNavigation } = require('./message_guard.cjs');
 const { INTERNAL_ERROR } = require('./session.cjs');
 
@@ -121,6 +123,8 @@ class Client {
   made(dispatcher) {
     if (dispatcher._type === 'Browser')
       this.ownBrowser(dispatcher);
+    else if (dispatcher._type === 'APIRequestContext')
+      this.clients.ownBodies(dispatcher._object, this);
     else if (dispatcher._type === 'CDPSession')
       this.ownCdpSession(dispatcher);
     else if (dispatcher._type === 'Stream')
@@ -291,6 +295,7 @@ class Client {
     if (this.directory && fs.existsSync(this.directory))
       await fs.promises.rm(this.directory, { recursive: true, force: true }).catch(console.error);
     byDirectory.delete(this.directory);
+    this.clients.memory.clientLeft();
   }
 }
 
@@ -313,6 +318,8 @@ class Clients {
     this.byDirectory = new Map(); // clients that have one
     this.wrapDispatcher(playwright._connection.toImpl(playwright._connection));
     this.wrapSpawn();
+    this.memory = new MemoryGiver();
+    this.ownBodies = boundBodies(() => this.running.getStore());
     boundPatterns(() => this.inWork(), client => client.session.end('grid', TOO_MUCH_WORK));
   }
 

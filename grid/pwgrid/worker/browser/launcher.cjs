@@ -21,6 +21,7 @@ const { randomBytes } = require('node:crypto');
 
 const options = JSON.parse(process.env.PWGRID_LAUNCH);
 delete process.env.PWGRID_LAUNCH;
+delete process.env.MALLOC_MMAP_THRESHOLD_; // no matter of the browser's
 // Compiling playwright-core is a fifth of a start's cost: the first browser server of a grid saves it for the others.
 if (options.codeCache)
   nodeModule.enableCompileCache(options.codeCache);
