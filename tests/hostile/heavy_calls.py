@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from functools import cache
 from typing import Any, Final
 
 from tests.hostile.calls import evaluate, tracing_of
-from tests.support.protocol_client import BOUND_S, ProtocolClient
+from tests.support.protocol_client import BOUND_S, ProtocolClient, Refusal
 
 TOO_MUCH_WORK: Final = "what its client asked for takes too long"
 TOO_LARGE: Final = "is too large for the grid"
@@ -160,3 +161,82 @@ async def a_body_that_inflates_to_much(at: At) -> None:
 async def many_bodies_that_nobody_disposes_of(at: At) -> None:
     for _ in range(3):
         await at.send(at.requests, "fetch", url=at.site + "/two-thirds", timeout=BOUND_S * 1000)
+
+
+# Values
+
+
+OBJECTS: Final = {"value": {"a": [{"n": 1}] * 200_000, "id": 1}, "handles": []}
+
+
+@heavy("Frame.evaluateExpression", TOO_LARGE)
+async def an_argument_of_many_values(at: At) -> None:
+    await at.send(at.client.frame(at.page), "evaluateExpression", expression="x => 1", isFunction=True, arg=OBJECTS)
+
+
+@heavy("APIRequestContext.fetch", TOO_LARGE)
+async def a_form_of_many_parts(at: At) -> None:
+    parts = [{"name": "x", "value": "y"}] * 150_000
+    await at.send(at.requests, "fetch", url=at.site, method="POST", multipartData=parts, timeout=0)
+
+
+@heavy("Frame.evaluateExpression JSHandle.jsonValue", TOO_LARGE)
+async def an_answer_of_many_values(at: At) -> None:
+    await at.evaluate("Array.from({ length: 400_000 }, (_, n) => n)")
+
+
+@heavy("CDPSession.send", TOO_LARGE)
+async def an_answer_of_many_values_over_cdp(at: At) -> None:
+    session = (await at.send(at.context, "newCDPSession", page={"guid": at.page}))["session"]["guid"]
+    script = "Array.from({ length: 400_000 }, (_, n) => n)"
+    answer = await at.client.cdp(session, "Runtime.evaluate", expression=script, returnByValue=True)
+    raise Refusal(answer["exceptionDetails"]["text"])  # as CDP has it
+
+
+# Texts that Playwright parses
+
+
+@heavy("Frame.querySelector Frame.click", TOO_LARGE)
+async def a_long_selector(at: At) -> None:
+    await at.send(at.client.frame(at.page), "querySelector", selector="a >> " * 100_000 + "b")
+
+
+@heavy("Page.screenshot Page.expectScreenshot", TOO_LARGE)
+async def a_long_selector_of_a_mask(at: At) -> None:
+    mask = [{"frame": {"guid": at.client.frame(at.page)}, "selector": "a " * 50_000}]
+    await at.send(at.page, "screenshot", mask=mask, timeout=BOUND_S * 1000)
+
+
+@heavy("Frame.expect", TOO_LARGE)
+async def a_long_aria_snapshot(at: At) -> None:
+    expected = {"value": {"s": "- text: x\n" * 30_000}, "handles": []}
+    call = {"selector": "body", "expression": "to.match.aria", "isNot": False, "expectedValue": expected}
+    await at.send(at.client.frame(at.page), "expect", timeout=1000, **call)
+
+
+@heavy(PATTERNS, TOO_LARGE)
+async def many_globs(at: At) -> None:
+    patterns = [{"glob": f"/x/{n}/*"} for n in range(20_000)]
+    await at.send(at.page, "setNetworkInterceptionPatterns", patterns=patterns)
+
+
+# Images
+
+
+def png_head(width: int, height: int) -> str:
+    """Of a PNG that says that it is so large."""
+    size = width.to_bytes(4, "big") + height.to_bytes(4, "big")
+    head = b"IHDR" + size + b"\x08\x06\0\0\0"
+    data = b"\x89PNG\r\n\x1a\n\0\0\0\x0d" + head + zlib.crc32(head).to_bytes(4, "big")
+    return base64.b64encode(data).decode()
+
+
+@heavy("Page.expectScreenshot", TOO_LARGE)
+async def a_comparison_with_a_large_image(at: At) -> None:
+    await at.send(at.page, "expectScreenshot", expected=png_head(60_000, 60_000), isNot=False, timeout=3000)
+
+
+@heavy("Page.expectScreenshot", TOO_LARGE)
+async def a_comparison_of_images_that_are_large_together(at: At) -> None:
+    await at.send(at.page, "setViewportSize", viewportSize={"width": 200, "height": 4000})
+    await at.send(at.page, "expectScreenshot", expected=png_head(8000, 10), isNot=False, timeout=3000)

@@ -8,8 +8,11 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from tests.hostile import messages
 from tests.hostile.calls import NOTHING, evaluate
 from tests.hostile.heavy_calls import HEAVY, At, Heavy, packed
+from tests.hostile.node_work import BY
+from tests.hostile.test_messages import calls
 from tests.support.grid import eventually_async
 from tests.support.protocol_client import ProtocolClient, Refusal, protocol_client
 from tests.support.stand_in_proxy import BOUND_S, Watched, browser_server
@@ -50,6 +53,13 @@ async def site() -> AsyncIterator[str]:
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_the_table_says_of_every_message_what_bounds_it() -> None:
+    tried = {call for heavy in HEAVY for call in heavy.tries.split()}
+    others = {f"{kind}.{method}" for table in BY.values() for kind, method in calls(table)}
+    assert tried | others == {f"{kind}.{method}" for kind, method in calls(messages.ALLOWED)}
+    assert not tried & others
 
 
 @pytest.mark.parametrize("heavy", HEAVY, ids=lambda each: each.name)

@@ -12,7 +12,9 @@ const { setTimeout: sleep } = require('node:timers/promises');
 const { boundBodies } = require('./client_bodies.cjs');
 const { boundPatterns } = require('./client_patterns.cjs');
 const { EventOwners } = require('./event_owners.cjs');
+const { boundComparisons } = require('./image_bounds.cjs');
 const { MemoryGiver } = require('./give_memory_back.cjs');
+const { judgeSize } = require('./message_bounds.cjs');
 const { ENDS_THE_SESSION, isWellFormed, judge, judgeNavigation } = require('./message_guard.cjs');
 const { INTERNAL_ERROR } = require('./session.cjs');
 
@@ -79,7 +81,7 @@ class Client {
       return true;
     if (message.method === 'send')
       this.isBrowserLevel = dispatcher._parent?._type === 'Browser';
-    const verdict = judge(dispatcher._type, message.method, message.params, this);
+    const verdict = judge(dispatcher._type, message.method, message.params, this) ?? judgeSize(message.method, message.params);
     if (!verdict)
       return true;
     if (verdict === ENDS_THE_SESSION) {
@@ -127,6 +129,8 @@ class Client {
       this.clients.ownBodies(dispatcher._object, this);
     else if (dispatcher._type === 'CDPSession')
       this.ownCdpSession(dispatcher);
+    else if (dispatcher._type === 'Page')
+      boundComparisons(dispatcher);
     else if (dispatcher._type === 'Stream')
       this.ownStream(dispatcher._object.stream);
     else if (dispatcher._type === 'WritableStream')
