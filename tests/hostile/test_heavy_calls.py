@@ -1,8 +1,12 @@
 """What a client makes Node do is bounded: a heavy call has its answer, or ends its own session; others are served."""
 
 import asyncio
+import base64
 import contextlib
+import os
+import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -19,6 +23,9 @@ from tests.support.stand_in_proxy import BOUND_S, Watched, browser_server
 
 MIB = 1024 * 1024
 BUFFERED_MIB = 8
+CERTIFICATES = Path(__file__).parents[1] / "support/certificates"
+SECOND_SESSION = f"{2:016x}"
+"""As the front door counts them."""
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -124,3 +131,17 @@ async def test_what_clients_made_node_keep_is_given_back(watched: Watched, site:
             await at.send(at.requests, "fetch", url=site + "/two-thirds", timeout=BOUND_S * 1000)
         most = node.memory_info().rss
     await eventually_async(lambda: node.memory_info().rss < most - 150 * MIB, "the memory is given back")
+
+
+async def test_who_blocks_node_all_the_same_is_known_by_name() -> None:
+    pfx = base64.b64encode((CERTIFICATES / "endless.pfx").read_bytes()).decode()
+    certificate = {"origin": "https://nowhere.test", "pfx": pfx, "passphrase": "x"}
+    async with browser_server() as watched, protocol_client(watched.endpoint) as neighbour:
+        await neighbour.new_page()
+        async with protocol_client(watched.endpoint) as client:
+            await client.post(client.one("Browser"), "newContext", clientCertificates=[certificate])
+            await eventually_async(lambda: watched.server.session_in_work() == SECOND_SESSION, "the session is named")
+            os.kill(watched.server.pid, signal.SIGSTOP)
+            await eventually_async(lambda: watched.server.session_in_work() is None, "who is stopped works for nobody")
+            os.kill(watched.server.pid, signal.SIGKILL)
+            await watched.why_gone()

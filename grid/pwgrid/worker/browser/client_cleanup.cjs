@@ -334,7 +334,9 @@ class Clients {
 
   // Runs `handle`, in which Playwright handles this message of the browser.
   workOn(message, handle) {
-    return this.eventOf.run(this.owners.of(message), handle);
+    const client = this.owners.of(message);
+    client?.session.home.workMark.begins(client.session.id);
+    return this.eventOf.run(client, handle);
   }
 
   // Runs `upgrade`, in which Playwright makes this session's connection.

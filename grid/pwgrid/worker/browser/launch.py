@@ -96,6 +96,7 @@ class LaunchSpec:
                 "chromiumSandbox": settings.chromium_sandbox,
                 "firefoxUserPrefs": _FIREFOX_PREFS,
                 "socketPath": str(self.socket_path),
+                "inWork": str(in_work(self.directory)),
                 "playwrightCore": str(playwright_core),
                 "pingTimeoutS": settings.session_ping_timeout,
                 "idleTimeoutS": settings.session_idle_timeout,
@@ -124,6 +125,11 @@ class LaunchSpec:
 def temporary(directory: Path) -> Path:
     """The TMPDIR of the browser server with this directory: processes that have it are killed with it."""
     return directory / "tmp"
+
+
+def in_work(directory: Path) -> Path:
+    """The file in which the browser server notes whose message it works on (work_mark.cjs)."""
+    return temporary(directory) / "in-work"
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ const { Clients } = require('./client_cleanup.cjs');
 const { ErrorCounts } = require('./error_counts.cjs');
 const { serveLiveView } = require('./live_view.cjs');
 const { INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
+const { WorkMark } = require('./work_mark.cjs');
 
 const STOP_GRACE_MS = 5_000; // for the browser to close by itself, unless `stop` says otherwise
 
@@ -51,7 +52,8 @@ const unacknowledged = new Map(); // idx -> `closed` message
 let closedIdx = 0;
 let written = Promise.resolve(); // done when the last message is written
 const errors = new ErrorCounts(say);
-const home = { options, isStopping: () => stopping !== null, onOver }; // what every session gets
+const workMark = new WorkMark(options.inWork);
+const home = { options, workMark, isStopping: () => stopping !== null, onOver }; // what every session gets
 
 // ---------------------------------------------------------------------------------------------------------------- IPC
 

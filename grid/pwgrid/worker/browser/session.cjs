@@ -77,6 +77,7 @@ class Session {
 
   // Whether Playwright gets a message: to parse one of millions of values takes seconds. It is answered here, if it has an id in front.
   takes(data) {
+    this.home.workMark.begins(this.id);
     const refusal = tooManyValues(data);
     if (!refusal)
       return true;
