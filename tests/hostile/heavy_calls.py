@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 from tests.hostile.calls import evaluate, tracing_of
-from tests.support.protocol_client import BOUND_S, ProtocolClient, Refusal
+from tests.support.protocol_client import BOUND_S, ProtocolClient, Refusal, protocol_client
 
 TOO_MUCH_WORK: Final = "what its client asked for takes too long"
 TOO_LARGE: Final = "is too large for the grid"
@@ -55,6 +57,17 @@ class Heavy:
     call: Callable[[At], Awaitable[object]]
     answer: str = ""
     """Part of the client's error, or of the sentence with which its session ends. Empty: it gets what it asked for."""
+
+    async def once(self, endpoint: str, site: str) -> str:
+        """A client connects, does it and leaves; returns its error, if there was one."""
+        async with protocol_client(endpoint) as client:
+            context = await client.new_context()
+            page = await client.new_page(context)
+            try:
+                await self.call(At(client, context, page, site))
+            except Refusal as refusal:
+                return str(refusal)
+        return ""
 
 
 HEAVY: Final[list[Heavy]] = []
@@ -145,6 +158,24 @@ def packed(path: str) -> tuple[bytes, str]:
     encoding, bits, size = BODIES[path]
     packer = zlib.compressobj(1, zlib.DEFLATED, bits)
     return b"".join(packer.compress(bytes(MIB)) for _ in range(size // MIB)) + packer.flush(), encoding
+
+
+@contextlib.asynccontextmanager
+async def site() -> AsyncIterator[str]:
+    """Answers with `BODIES`; yields its address."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
+        body, encoding = await asyncio.to_thread(packed, path)
+        fields = f"Content-Length: {len(body)}\r\nContent-Encoding: {encoding}\r\nConnection: close"
+        with contextlib.suppress(ConnectionError):
+            writer.write(f"HTTP/1.1 200 OK\r\n{fields}\r\n\r\n".encode() + body)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 @heavy("APIRequestContext.fetch", TOO_LARGE)
@@ -240,3 +271,16 @@ async def a_comparison_with_a_large_image(at: At) -> None:
 async def a_comparison_of_images_that_are_large_together(at: At) -> None:
     await at.send(at.page, "setViewportSize", viewportSize={"width": 200, "height": 4000})
     await at.send(at.page, "expectScreenshot", expected=png_head(8000, 10), isNot=False, timeout=3000)
+
+
+@heavy("Page.expectScreenshot Page.screenshot")
+async def an_ordinary_comparison(at: At) -> None:
+    taken = (await at.send(at.page, "screenshot", timeout=BOUND_S * 1000))["binary"]
+    await at.send(at.page, "expectScreenshot", expected=taken, isNot=False, timeout=BOUND_S * 1000)
+
+
+@heavy("Frame.evaluateExpression")
+async def as_many_values_as_are_taken(at: At) -> None:
+    numbers = {"value": {"a": [{"n": 1}] * 140_000, "id": 1}, "handles": []}
+    expression = "all => Array.from({ length: 140_000 }, (_, n) => ({})).length + all.length"
+    await at.send(at.client.frame(at.page), "evaluateExpression", expression=expression, isFunction=True, arg=numbers)

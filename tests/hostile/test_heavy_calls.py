@@ -1,8 +1,6 @@
 """What a client makes Node do is bounded: a heavy call has its answer, or ends its own session; others are served."""
 
-import asyncio
 import base64
-import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -14,11 +12,11 @@ import pytest_asyncio
 
 from tests.hostile import messages
 from tests.hostile.calls import NOTHING, evaluate
-from tests.hostile.heavy_calls import HEAVY, At, Heavy, packed
+from tests.hostile.heavy_calls import HEAVY, At, Heavy, site
 from tests.hostile.node_work import BY
 from tests.hostile.test_messages import calls
 from tests.support.grid import eventually_async
-from tests.support.protocol_client import ProtocolClient, Refusal, protocol_client
+from tests.support.protocol_client import ProtocolClient, protocol_client
 from tests.support.stand_in_proxy import BOUND_S, Watched, browser_server
 
 MIB = 1024 * 1024
@@ -44,22 +42,10 @@ async def neighbour(watched: Watched) -> AsyncIterator[ProtocolClient]:
         yield client
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def site() -> AsyncIterator[str]:
-    """Answers with the bodies of heavy_calls.py."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        path = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
-        body, encoding = await asyncio.to_thread(packed, path)
-        fields = f"Content-Length: {len(body)}\r\nContent-Encoding: {encoding}\r\nConnection: close"
-        with contextlib.suppress(ConnectionError):
-            writer.write(f"HTTP/1.1 200 OK\r\n{fields}\r\n\r\n".encode() + body)
-            await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+@pytest_asyncio.fixture(scope="module", loop_scope="session", name="site")
+async def site_of_bodies() -> AsyncIterator[str]:
+    async with site() as address:
+        yield address
 
 
 async def test_the_table_says_of_every_message_what_bounds_it() -> None:
@@ -73,14 +59,7 @@ async def test_the_table_says_of_every_message_what_bounds_it() -> None:
 async def test_a_heavy_call_is_its_client_s_own_matter(
     heavy: Heavy, watched: Watched, neighbour: ProtocolClient, site: str
 ) -> None:
-    async with protocol_client(watched.endpoint) as client:
-        context = await client.new_context()
-        page = await client.new_page(context)
-        said = ""
-        try:
-            await heavy.call(At(client, context, page, site))
-        except Refusal as refusal:
-            said = str(refusal)
+    said = await heavy.once(watched.endpoint, site)
     assert heavy.answer in said if heavy.answer else not said
     await neighbour.send(neighbour.frame(neighbour.one("Page")), "title")
     assert not watched.gone.done()
