@@ -45,9 +45,9 @@ for i = 1, #members, 2 do
   local id, lease_until = members[i], members[i + 1]
   if not own[id] then
     if lease_until == 'inf' then
-      finish(prefix, KEYS[1], field, id, 'failed', 'lost by worker', now, tonumber(ARGV[9]), true)
+      finish(prefix, KEYS[1], field, id, 'failed', 'lost by worker', 'lost by worker', now, tonumber(ARGV[9]), true)
     elseif tonumber(lease_until) <= tonumber(now) then
-      finish(prefix, KEYS[1], field, id, 'expired', 'lease expired', now, tonumber(ARGV[9]), true)
+      finish(prefix, KEYS[1], field, id, 'expired', 'lease expired', 'lease expired', now, tonumber(ARGV[9]), true)
       take_back(prefix, KEYS[2], field)
     else
       awaited[#awaited + 1] = id

@@ -43,7 +43,7 @@ local function adopt(prefix, field, id, now, record_ttl_s, since, client, told)
     redis.call('HSET', key, 'status', 'running', 'startedAt', since)
   elseif mine and was[4] and was[1] ~= 'running' then
     add(totals .. 'taken_back', was[1], 1)
-    redis.call('HDEL', key, 'reason', 'endedAt', 'presumed')
+    redis.call('HDEL', key, 'reason', 'reasonKind', 'endedAt', 'presumed')
     redis.call('HSETNX', key, 'startedAt', since)
     redis.call('HSET', key, 'status', 'running')
     describe(prefix, id, told)

@@ -7,7 +7,7 @@
 --       6 one worker, "{type}:{id}": only it is reaped, with its command, whatever its heartbeat (the caller knows that it is
 --       dead, or is this worker, and ends)
 --       7 owner and 8 seconds of a lock: while another owner holds it, nothing is done (one reaper at a time)
---       9 "names": return which workers were reaped instead of how many
+--       9 "names": return which workers were reaped instead of how many    10 kind of the reason ("worker lost")
 -- Returns the number of workers reaped; with "names" a list of lists {"{type}:{id}", session id …}, or nil if locked out.
 -- Keys  reaper:lock, reaper:cursor; worker:{type}:{id}, both counter fields and sessions:live:{type}:{id} of each reaped
 --       worker, worker:cmd:{type}:{id} of the one that is named; its live sessions: session:{id} failed with the reason,
@@ -68,20 +68,13 @@ end
 -- [end: both]
 
 -- [shared: ends]
--- Reasons that are counted by name (EndReason in pwgrid/common/session_lifecycle.py). Any other reason of a presumed
--- end says what happened to the worker, and counts as "worker lost"; all others count as "other".
-local COUNTED = ';client disconnected;connection lost;protocol error;client closed the browser;ping timeout;idle timeout;'
-  .. 'maximum duration;handshake refused;too late;ended by operator;drain timeout;drained now;worker stopped;browser crashed;'
-  .. 'browser server lost;hung;memory limit;worker lost;lost by worker;lease expired;returned;expired;borrow not answered;'
-  .. 'token revoked;grid stopped;too much work;the client does not read;'
 local LENGTH_BOUNDS_S = {1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400}
 
--- Counts an end by browser type, pool, status and reason; and the session's length in seconds, unless it is unknown (nil).
-local function tally(prefix, browser_type, pool, status, reason, length_s, presumed)
-  local head, class = string.match(reason, '^[%a ]*%a') or '', presumed and 'worker lost' or 'other'
-  if string.find(COUNTED, ';' .. head .. ';', 1, true) then class = head end
+-- Counts an end by browser type, pool, status and kind of its reason; and the session's length in seconds, unless it is
+-- unknown (nil).
+local function tally(prefix, browser_type, pool, status, kind, length_s)
   local field = browser_type .. ':' .. pool .. ':'
-  add(prefix .. 'sessions:ends', field .. status .. ':' .. class, 1)
+  add(prefix .. 'sessions:ends', field .. status .. ':' .. kind, 1)
   if not length_s then return end
   local bound = 'inf'
   for i = #LENGTH_BOUNDS_S, 1, -1 do
@@ -108,9 +101,9 @@ end
 
 -- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.
 -- A session has its slot by being in the live set, so the slot is given back once, and the counter never falls below 0.
--- `presumed`: the worker did not report the end itself, and may prove it wrong. Returns whether this call ended the
--- session, and whether a slot came free.
-local function finish(prefix, active_hash, field, id, status, reason, now, history_ttl_s, presumed)
+-- `reason` is a sentence for people, `kind` one of EndReason in pwgrid/common/reasons.py. `presumed`: the worker did not
+-- report the end itself, and may prove it wrong. Returns whether this call ended the session, and whether a slot came free.
+local function finish(prefix, active_hash, field, id, status, kind, reason, now, history_ttl_s, presumed)
   local key, totals, takes_slot = record_of(prefix, id)
   local freed = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1 and takes_slot
   if freed then take_one(active_hash, field) end
@@ -124,14 +117,14 @@ local function finish(prefix, active_hash, field, id, status, reason, now, histo
     note_lease(prefix, id)
     redis.call('ZADD', totals .. 'index', now, id)
   end
-  redis.call('HSET', key, 'status', status, 'reason', reason, 'endedAt', now)
+  redis.call('HSET', key, 'status', status, 'reason', reason, 'reasonKind', kind, 'endedAt', now)
   if presumed then redis.call('HSET', key, 'presumed', 1) end
   redis.call('PEXPIRE', key, string.format('%.0f', history_ttl_s * 1000))
   add(totals .. 'outcomes', status, 1)
   leave_caps(prefix, id, was[6], was[5] or browser_type)
   if totals ~= prefix .. 'sessions:' then return true, freed end
   local length_s = not presumed and tonumber(was[4]) and tonumber(now) - tonumber(was[4]) or nil
-  tally(prefix, browser_type, was[5] or browser_type, status, reason, length_s, presumed)
+  tally(prefix, browser_type, was[5] or browser_type, status, kind, length_s)
   return true, freed
 end
 -- [end: ends]
@@ -140,7 +133,7 @@ local SCANS, KEYS_A_SCAN = 100, 1000
 local now = ARGV[1]
 
 local prefix, history_ttl_s, reason = given(3, ''), tonumber(given(4, 3600)), given(5, 'worker lost')
-local only, owner, names = given(6), given(7), given(9) == 'names'
+local only, owner, names, kind = given(6), given(7), given(9) == 'names', given(10, 'worker lost')
 local active_hash = KEYS[1] or prefix .. 'cluster:active_connections'
 local lifetime_hash = KEYS[2] or prefix .. 'cluster:lifetime_connections'
 
@@ -201,7 +194,7 @@ local reaped = {}
 for field in pairs(fields) do
   local entry = {field}
   for _, id in ipairs(redis.call('ZRANGE', prefix .. 'sessions:live:' .. field, 0, -1)) do
-    finish(prefix, active_hash, field, id, 'failed', reason, now, history_ttl_s, true)
+    finish(prefix, active_hash, field, id, 'failed', kind, reason, now, history_ttl_s, true)
     entry[#entry + 1] = id
   end
   local known = redis.call('DEL', prefix .. 'worker:' .. field)

@@ -8,6 +8,7 @@
 --      11 when it started, Unix seconds, if Redis may not know that yet    12 client's address
 --      13 when the drain of its worker began, Unix seconds, if there was one
 --      14 what the worker was told of its client: JSON, fields of the record and "caps", as in lib.lua
+--      15 kind of the reason, by which the end is counted ("other")
 -- Returns 1 if this call ended the session, 0 if it had ended before, is another worker's, or is not known.
 -- Keys  session:{id}, sessions:live:{type}:{id}, sessions:outcomes (and sessions:taken_back), sessions:ends, sessions:lengths,
 --       sessions:of:{…}, the worker's counter (-1 once, never below 0); publishes slots:{pool} if a client waits for the slot
@@ -41,7 +42,7 @@ elseif mine and was[1] == 'pending' and (started_at or status == 'completed' or 
 elseif not was[1] and started_at then
   write_anew(prefix, field, id, started_at, given(12, ''), given(14, ''))
 end
-local ended, freed = finish(prefix, KEYS[1], field, id, status, reason, ended_at, tonumber(given(6, 3600)), false)
+local ended, freed = finish(prefix, KEYS[1], field, id, status, given(15, 'other'), reason, ended_at, tonumber(given(6, 3600)), false)
 if freed then wake(prefix, field) end
 if not ended then return 0 end
 redis.call('HSET', key, 'bytesIn', given(7, 0), 'bytesOut', given(8, 0))

@@ -10,6 +10,8 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from pwgrid.common.reasons import EndReason, Reason
+from pwgrid.worker.holders import End
 from tests.hostile import messages
 from tests.hostile.calls import NOTHING, evaluate
 from tests.hostile.heavy_calls import HEAVY, At, Heavy, site
@@ -91,7 +93,7 @@ async def test_a_client_that_does_not_read_ends_before_node_keeps_much_for_it(
         )
         closed = await watched.next_closed()
         client.drop()
-    assert (closed.by, closed.reason) == ("grid", "the client does not read")
+    assert closed.end == End("grid", Reason(EndReason.CLIENT_DOES_NOT_READ))
     assert node.memory_info().rss - before < 512 * MIB  # without a limit 4 GiB in half a minute
     await neighbour.send(neighbour.frame(neighbour.one("Page")), "title")
 

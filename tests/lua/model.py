@@ -124,6 +124,7 @@ class LuaGrid:
         browser: str = "chromium",
         client: str = "",
         told: str = "",
+        kind: str = "",
     ) -> int:
         own = (browser, worker) if worker else ("", "")
         return int(
@@ -141,9 +142,22 @@ class LuaGrid:
         started: float | None = None,
         client: str = "",
         told: str = "",
+        kind: str = "",
     ) -> int:
         own = ("chromium", worker) if worker else ("", "")
-        tail = (now, self.prefix, HISTORY_TTL_S, 10, 20, *own, "" if started is None else started, client, "", told)
+        tail = (
+            now,
+            self.prefix,
+            HISTORY_TTL_S,
+            10,
+            20,
+            *own,
+            "" if started is None else started,
+            client,
+            "",
+            told,
+            kind,
+        )
         return int(self.eval("release", self.counters[:1], session, status, reason, *tail))
 
     def rollback(self, session: str) -> int:
@@ -157,9 +171,11 @@ class LuaGrid:
         reaped = self.reap(now=now, only=f"chromium:{worker}", reason=reason, mode="names")
         return len(reaped[0]) - 1 if reaped else 0
 
-    def reap(self, *, now: float = NOW, only: str = "", reason: str = "", owner: str = "", mode: str = "") -> Any:
+    def reap(
+        self, *, now: float = NOW, only: str = "", reason: str = "", owner: str = "", mode: str = "", kind: str = ""
+    ) -> Any:
         return self.eval(
-            "reaper", self.counters, now, STALE_S, self.prefix, HISTORY_TTL_S, reason, only, owner, 60, mode
+            "reaper", self.counters, now, STALE_S, self.prefix, HISTORY_TTL_S, reason, only, owner, 60, mode, kind
         )
 
     # What Redis says

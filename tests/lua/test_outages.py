@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy import reap_workers
 from pwgrid.proxy.reap_workers import DeadWorkers
@@ -21,7 +22,7 @@ from pwgrid.registry.registry import Registry
 from pwgrid.registry.session_updates_until_written import SessionUpdate
 from pwgrid.settings.model import Settings
 from pwgrid.worker import registry_sync
-from pwgrid.worker.holders import LiveSession, SessionClosed
+from pwgrid.worker.holders import End, LiveSession, SessionClosed
 from pwgrid.worker.registry_sync import RegistrySync
 from pwgrid.worker.slots import Slots
 from tests.support.redis import RedisServer
@@ -139,7 +140,7 @@ class World:
         if not self.slots.live:
             return
         session_id = sorted(self.slots.live)[choice % len(self.slots.live)]
-        self.ends[session_id] = SessionClosed(session_id, 7, 9, by, reason)
+        self.ends[session_id] = SessionClosed(session_id, 7, 9, End(by, Reason(EndReason(reason))))
         self.tell(session_id)
 
     def tell(self, session_id: str) -> None:

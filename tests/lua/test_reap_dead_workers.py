@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from pwgrid.common.reasons import EndReason, Reason
+from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.proxy import reap_workers
 from pwgrid.proxy.reap_workers import DeadWorkers
 from pwgrid.registry.registry import Registry
@@ -28,7 +30,7 @@ async def registry(own_redis: RedisServer) -> AsyncIterator[Registry]:
 
 
 def left_by_the_worker(runtime: Path) -> None:
-    end = SessionEnd("completed", "client disconnected", AT, 7, 9)
+    end = SessionEnd(SessionStatus.COMPLETED, Reason(EndReason.CLIENT_DISCONNECTED), AT, 7, 9)
     updates = [SessionUpdate("s1", AT, "c:1", end), SessionUpdate("local", AT, "c:2", end)]
     write_spool_file(runtime, "chromium", "aabbccdd", updates)
 
@@ -83,7 +85,7 @@ async def test_what_redis_cannot_take_yet_stays_for_later(
     left_by_the_worker(tmp_path)
     cleared: list[bool] = []
     clearing = DeadWorkers(registry, tmp_path, lambda: cleared.append(True))
-    clearing.lost["00000000"] = ("chromium", "memory limit")
+    clearing.lost["00000000"] = ("chromium", Reason(EndReason.MEMORY_LIMIT))
     await registry.client.wait_connected()
     own_redis.command("CONFIG", "SET", "maxmemory", "1")
     await clearing.clear()
@@ -101,7 +103,12 @@ async def test_a_worker_that_redis_refuses_to_remove_keeps_no_other_one(registry
     await registry.client.call("SET", "sessions:live:chromium:00000000", "of another program")
     cleared: list[bool] = []
     clearing = DeadWorkers(registry, tmp_path, lambda: cleared.append(True))
-    clearing.lost.update({"00000000": ("chromium", "memory limit"), WORKER.worker_id: ("chromium", "memory limit")})
+    clearing.lost.update(
+        {
+            "00000000": ("chromium", Reason(EndReason.MEMORY_LIMIT)),
+            WORKER.worker_id: ("chromium", Reason(EndReason.MEMORY_LIMIT)),
+        }
+    )
     with capture_logs() as logs:
         await clearing.clear()
     assert [line["worker"] for line in logs if line["event"] == "dead_worker_not_cleared"] == ["00000000"]
@@ -120,7 +127,7 @@ async def test_what_redis_refuses_of_a_worker_that_left_a_file_keeps_no_other_on
     write_spool_file(tmp_path, "chromium", "00000000", [SessionUpdate("s1", AT, "c:1")])
     cleared: list[bool] = []
     clearing = DeadWorkers(registry, tmp_path, lambda: cleared.append(True))
-    clearing.lost[WORKER.worker_id] = ("chromium", "memory limit")
+    clearing.lost[WORKER.worker_id] = ("chromium", Reason(EndReason.MEMORY_LIMIT))
     await clearing.clear()
     assert (clearing.lost, cleared) == ({}, [])
     assert (await registry.snapshot()).workers == {}

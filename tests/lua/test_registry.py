@@ -9,6 +9,8 @@ import pytest
 
 from pwgrid.common import paths
 from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.reasons import EndReason, Reason
+from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.registry.blocking_reads import SessionWatch, snapshot
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Registry
@@ -66,7 +68,8 @@ async def start(registry: Registry, session_id: str) -> bool:
 
 
 async def end(registry: Registry, session_id: str, status: str, reason: str = "", **count: int) -> bool:
-    return await registry.write(SessionUpdate(session_id, end=SessionEnd(status, reason, registry.now(), **count)))
+    ended = SessionEnd(SessionStatus(status), Reason(EndReason.OTHER, reason), registry.now(), **count)
+    return await registry.write(SessionUpdate(session_id, end=ended))
 
 
 async def test_a_session_from_selection_to_end(registry: Registry, clock: Clock) -> None:
@@ -170,7 +173,8 @@ async def test_a_drain_reaches_the_worker_at_its_next_heartbeat(registry: Regist
     assert (reply.known, reply.command, reply.repaired) == (True, "shutdown", 0)
     assert await registry.mark_draining("chromium", "aabbccdd")
     assert await select(registry, "s1") is None
-    assert await registry.reap_worker("chromium", "aabbccdd", "worker stopped") == {"chromium:aabbccdd": ()}
+    stopped = Reason(EndReason.WORKER_STOPPED)
+    assert await registry.reap_worker("chromium", "aabbccdd", stopped) == {"chromium:aabbccdd": ()}
     assert not await registry.mark_draining("chromium", "aabbccdd")
 
 
@@ -207,7 +211,7 @@ async def test_reaping_names_workers_and_sessions(registry: Registry, clock: Clo
     assert await registry.reap() == {}
     clock.now += 31
     assert await registry.reap(lock_s=60) == {"chromium:aabbccdd": ("s1",)}
-    assert await registry.reap_worker("chromium", "aabbccdd", "killed") == {}
+    assert await registry.reap_worker("chromium", "aabbccdd", Reason(EndReason.WORKER_LOST, "killed")) == {}
 
 
 async def test_only_one_registry_reaps_at_a_time(registry: Registry, own_redis: RedisServer, clock: Clock) -> None:
@@ -310,7 +314,7 @@ async def test_a_drain_that_comes_after_the_worker_has_left_leaves_nothing(
 ) -> None:
     await registry.register(WORKER)
     assert await registry.send_drain("chromium", "aabbccdd")
-    await registry.reap_worker("chromium", "aabbccdd", "worker stopped")
+    await registry.reap_worker("chromium", "aabbccdd", Reason(EndReason.WORKER_STOPPED))
     assert not await registry.send_drain("chromium", "aabbccdd")
     assert [key for key in redis.command("KEYS", "*") if "cmd" in key] == []
 
@@ -486,7 +490,7 @@ async def test_what_a_page_reads_are_the_live_sessions_and_the_newest(registry: 
         ["chromium:aabbccdd"],
     )
     assert await registry.activity() == activity
-    assert await registry.write(SessionUpdate("s1", None, "", SessionEnd("failed", "hung", clock.now)))
+    assert await end(registry, "s1", "failed", "hung")
     live, newest = await registry.session_ids(activity.fields, newest=2, at_most=10)
     assert (live, newest) == ({"s0", "s2"}, ["s2", "s1"])
     found = await registry.session_records(["s0", "s1", "gone"])

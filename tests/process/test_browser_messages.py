@@ -11,7 +11,7 @@ from playwright._impl._driver import compute_driver_executable
 from playwright.async_api import Browser, Page, async_playwright
 from playwright.async_api import Error as PlaywrightError
 
-from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.reasons import EndReason
 from pwgrid.common.types import BrowserType
 from pwgrid.worker.browser.launch import LAUNCHER
 from tests.support import stand_in_proxy
@@ -124,6 +124,9 @@ def test_an_answer_that_is_dropped_becomes_an_error_for_its_asker(
 each_browser = pytest.mark.parametrize("browser_type", ["chromium", "firefox"], indirect=True)
 """Chromium speaks over a pipe, Firefox over a WebSocket."""
 
+THE_REAL_ONE = (str(LAUNCHER.parent),)
+"""What a launcher of the tests reads beside itself."""
+
 
 @each_browser
 async def test_who_asks_for_too_much_gets_an_error_and_nobody_else_notices(
@@ -131,7 +134,8 @@ async def test_who_asks_for_too_much_gets_an_error_and_nobody_else_notices(
 ) -> None:
     monkeypatch.setattr(stand_in_proxy, "LAUNCHER", SUPPORT / "small_messages_launcher.cjs")
     errors: list[tuple[dict[str, int], str]] = []
-    async with browser_server(browser_type) as watched, async_playwright() as playwright:
+    reads = {"browser_read_paths": THE_REAL_ONE}
+    async with browser_server(browser_type, **reads) as watched, async_playwright() as playwright:
         watched.server.on_errors = lambda counts, text, _session: errors.append((dict(counts), text))
         asker, neighbour = [await _page(playwright, watched, browser_type) for _ in range(2)]
         with pytest.raises(PlaywrightError, match="no message may have more than 1"):
@@ -149,7 +153,8 @@ async def test_an_answer_that_cannot_be_sent_is_an_error_and_without_an_event_it
 ) -> None:
     monkeypatch.setattr(stand_in_proxy, "LAUNCHER", SUPPORT / "failing_messages_launcher.cjs")
     errors: asyncio.Queue[tuple[dict[str, int], str | None]] = asyncio.Queue()
-    async with browser_server() as watched, async_playwright() as playwright:
+    reads = {"browser_read_paths": THE_REAL_ONE}
+    async with browser_server(**reads) as watched, async_playwright() as playwright:
         watched.server.on_errors = lambda counts, _text, session: errors.put_nowait((dict(counts), session))
         asker, neighbour = [await _page(playwright, watched, "chromium") for _ in range(2)]
         with pytest.raises(PlaywrightError, match="the answer cannot be sent: Invalid string length"):
@@ -160,7 +165,7 @@ async def test_an_answer_that_cannot_be_sent_is_an_error_and_without_an_event_it
         with pytest.raises(PlaywrightError, match="the browser server failed at one of its messages"):
             await asyncio.wait_for(never, BOUND_S)
         closed = await watched.next_closed()
-        assert (closed.by, closed.reason) == ("grid", EndReason.MESSAGE_FAILED)
+        assert (closed.end.by, str(closed.end.reason)) == ("grid", EndReason.MESSAGE_FAILED)
         counts, session_id = await asyncio.wait_for(errors.get(), BOUND_S)
         assert (counts.keys(), session_id) == ({"client"}, closed.session_id)
         assert await neighbour.evaluate("6 * 7") == 42
@@ -182,11 +187,11 @@ async def test_what_is_no_json_ends_the_sessions_of_the_browser_with_that_reason
     async with browser_server(executable=str(program)) as watched, async_playwright() as playwright:
         page = await _page(playwright, watched, "chromium")
         word.touch()
-        assert await watched.why_gone() == (
+        assert str(await watched.why_gone()) == (
             "the browser says what is no JSON: Unexpected token 'j', \"junk\" is not valid JSON"
         )
         assert watched.server.sessions_ended_for == EndReason.BROWSER_UNREADABLE
         closed = await watched.next_closed()
-        assert (closed.by, closed.reason) == ("browser", EndReason.BROWSER_UNREADABLE)
+        assert (closed.end.by, str(closed.end.reason)) == ("browser", EndReason.BROWSER_UNREADABLE)
         with pytest.raises(PlaywrightError, match="its browser could not be understood any more; connect again"):
             await asyncio.wait_for(page.title(), BOUND_S)

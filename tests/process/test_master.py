@@ -116,7 +116,10 @@ def test_a_killed_worker_is_replaced_and_a_successor_sees_its_browser_server_to_
         at = grid.mark()
         os.kill(victim["pid"], signal.SIGKILL)
         taken_over = grid.expect("proxy_command", at, name="worker_taken_over")["data"]
-        assert (taken_over["workerId"], taken_over["reason"]) == (victim["worker"], "worker ended with SIGKILL")
+        assert (taken_over["workerId"], taken_over["reason"]["detail"]) == (
+            victim["worker"],
+            "worker ended with SIGKILL",
+        )
         assert grid.expect("successor", at, worker=victim["worker"])["node"] == victim["tree"][0]
         replacement = grid.expect("available", at)
         expect_gone(grid, victim, at)
@@ -137,7 +140,7 @@ def test_a_worker_killed_with_its_browser_server_is_lost_and_nothing_of_it_is_le
         assert lost["data"] == {
             "workerId": victim["worker"],
             "browserType": "chromium",
-            "reason": "worker ended with SIGKILL",
+            "reason": {"kind": "worker lost", "detail": "worker ended with SIGKILL"},
         }
         grid.expect("available", at)
         expect_gone(grid, victim, at)
@@ -166,7 +169,7 @@ def test_a_worker_that_misses_its_drain_deadline_is_killed_with_its_tree() -> No
         at = grid.mark()
         grid.ask("drain", {"worker": victim["worker"], "reason": "new kernel"})
         lost = grid.expect("proxy_command", at, name="worker_lost")["data"]
-        assert lost["reason"] == "new kernel: did not end in time, killed"
+        assert lost["reason"]["detail"] == "new kernel: did not end in time, killed"
         expect_gone(grid, victim, at)
         assert not [line for line in grid.lines if line["what"] == "successor"]
         grid.end()
@@ -220,7 +223,7 @@ def test_a_worker_that_never_becomes_available_is_ended_and_counts_as_an_early_d
         assert second["worker"] != first["worker"]
         lost = grid.expect("proxy_command", name="worker_lost")["data"]
         assert lost["workerId"] == first["worker"]
-        assert "not available" in lost["reason"]
+        assert "not available" in lost["reason"]["detail"]
         grid.end()
 
 
@@ -231,7 +234,7 @@ def test_a_silent_worker_is_replaced_and_its_browser_server_taken_over() -> None
         at = grid.mark()
         os.kill(silent["pid"], signal.SIGSTOP)
         taken_over = grid.expect("proxy_command", at, name="worker_taken_over")
-        assert taken_over["data"]["reason"] == "silent for 4 s"
+        assert taken_over["data"]["reason"]["detail"] == "silent for 4 s"
         grid.expect("available", at)
         assert grid.expect("successor", at)["node"] == silent["tree"][0]
         expect_gone(grid, silent, at)

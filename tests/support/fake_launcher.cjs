@@ -9,8 +9,9 @@
 //   FAKE_START_MS=<n>            `ready` so much later            FAKE_VERSION=<x.y.z>      its Playwright version
 //   FAKE_START_HELD_BY=<path>    not `ready` while the file is there
 //   FAKE_HANG_CANARY=1           canaries fail at their timeout   FAKE_FAIL_CANARY=<text>   canaries fail at once
-//   FAKE_ACK_DELAY_MS=<n>        handles acknowledged later       FAKE_IGNORE_CLOSE=1       sessions are not closed when told
-//   FAKE_DIE_AFTER=<n>           SIGKILL to itself at session n   FAKE_IGNORE_STOP=1        has to be killed
+//   FAKE_IGNORE_CLOSE=<path>     while the file is there, sessions are not closed when told
+//   FAKE_IGNORE_STOP=<path>      while the file is there, it has to be killed
+//   FAKE_ACK_DELAY_MS=<n>        handles acknowledged later       FAKE_DIE_AFTER=<n>        SIGKILL to itself at session n
 //   FAKE_GONE_AFTER=<n>          browser crash at session n       FAKE_TCP_PORT=<n>         serves there too (a direct path)
 //   FAKE_OF_EARLIER_VERSION=1    it cannot ask its browser
 //   FAKE_SICK_BROWSER=<path>     while the file has its pid, its browser answers nothing; that is a sign, and canaries hang
@@ -38,6 +39,10 @@ let ready = null;
 let heardAt = performance.now(); // when its browser has said something
 let isSick = false; // its browser
 
+function isThere(file) {
+  return Boolean(file) && fs.existsSync(file);
+}
+
 function say(message) {
   if (process.connected)
     process.send(message, undefined, undefined, () => {});
@@ -49,7 +54,7 @@ class Session {
     this.socket = socket;
     this.pending = null; // the beginning of a frame
     this.by = 'client';
-    this.reason = 'client disconnected';
+    this.reason = { kind: 'client disconnected' };
     this.open = false;
     socket.on('error', () => {});
     socket.on('close', () => this.closed());
@@ -59,7 +64,7 @@ class Session {
   handshake(key, early) {
     if (!key) {
       this.by = 'grid';
-      this.reason = 'handshake refused';
+      this.reason = { kind: 'handshake refused' };
       this.socket.end('HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n');
       return;
     }
@@ -152,7 +157,7 @@ class Session {
     this.socket.uncork();
   }
 
-  end(by, reason, code, text = options.closeTexts[reason] ?? reason) {
+  end(by, reason, code, text = options.closeTexts[reason.kind] ?? reason.kind) {
     this.by = by;
     this.reason = reason;
     if (!this.open)
@@ -198,15 +203,15 @@ function unmask(payload, mask) {
 function crash() {
   gone = true;
   for (const session of [...sessions.values()])
-    session.end('browser', 'browser crashed', 1011);
+    session.end('browser', { kind: 'browser crashed' }, 1011);
   say({ say: 'gone', reason: BROWSER_KILLED });
 }
 
 function stop() {
-  if (env.FAKE_IGNORE_STOP)
+  if (isThere(env.FAKE_IGNORE_STOP))
     return;
   for (const session of [...sessions.values()])
-    session.end('grid', 'worker stopped', 1001);
+    session.end('grid', { kind: 'worker stopped' }, 1001);
   if (!sessions.size)
     process.exit(0);
   setTimeout(() => process.exit(0), CLOSE_GRACE_MS);
@@ -224,18 +229,18 @@ function onMessage(message, socket) {
     sessions.set(message.session, session);
     taken++;
     if (message.deadline && Number(process.hrtime.bigint()) / 1e9 > message.deadline)
-      return session.end('grid', 'too late');
+      return session.end('grid', { kind: 'too late' });
     socket.setNoDelay?.(true); // the mark that we have it, as in the real one
     if (taken === Number(env.FAKE_DIE_AFTER))
       process.kill(process.pid, 'SIGKILL');
     if (gone)
-      return session.end('browser', 'browser crashed', 1011);
+      return session.end('browser', { kind: 'browser crashed' }, 1011);
     session.handshake(message.headers['sec-websocket-key'], message.early);
     if (taken === Number(env.FAKE_GONE_AFTER))
       crash();
     return;
   }
-  if (message.do === 'close' && !env.FAKE_IGNORE_CLOSE)
+  if (message.do === 'close' && !isThere(env.FAKE_IGNORE_CLOSE))
     sessions.get(message.session)?.end('grid', message.reason, message.code, message.text);
   else if (message.do === 'ack')
     unacknowledged.delete(message.idx);

@@ -48,8 +48,8 @@ def test_the_ways_through_a_text_are_never_underrated(source: str, length: int, 
 
 BOUND = """
     const ended = [];
-    const client = { session: { reason: '' } };
-    patterns.boundPatterns(() => client, each => { each.session.reason = 'ended'; ended.push(each === client); });
+    const client = { session: { kind: '' } };
+    patterns.boundPatterns(() => client, each => { each.session.kind = 'ended'; ended.push(each === client); });
 """
 
 
@@ -115,4 +115,4 @@ def test_many_slow_patterns_end_their_session_too() -> None:
 
 
 def test_no_pattern_matches_once_the_session_is_over() -> None:
-    assert run(BOUND + "client.session.reason = 'x'; return new RegExp('a').test('a')") is False
+    assert run(BOUND + "client.session.kind = 'x'; return new RegExp('a').test('a')") is False

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.reasons import EndReason
 from pwgrid.settings.model import Settings
 from pwgrid.settings.value_types import MAX_SECONDS
 from pwgrid.worker.close_texts import close_texts, drain_text

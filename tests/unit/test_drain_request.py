@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.reasons import EndReason
 from pwgrid.worker.drain import Drain, DrainRequest
 from pwgrid.worker.holders import LiveSession
 from pwgrid.worker.slots import Slots

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from pwgrid.cli.token import Place, create, revoke
+from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry.records import lease_of
 from pwgrid.tokens.file import load
@@ -22,7 +23,7 @@ from pwgrid.worker.slots import Slots
 from pwgrid.worker.token_check import TokenCheck
 
 LINK, OTHER_LINK = 1, 2
-DISCONNECTED = End("client", "client disconnected")
+DISCONNECTED = End("client", Reason(EndReason.CLIENT_DISCONNECTED))
 BOUND_S = 20.0
 
 
@@ -51,7 +52,7 @@ class Worker:
         self.done.append(("began", lease.id))
 
     def lease_ended(self, lease: Lease, end: End) -> None:
-        self.done.append(("ended", lease.id, end.by, end.reason))
+        self.done.append(("ended", lease.id, end.by, end.reason.kind))
         self.over.set()
 
     def beat_soon(self) -> None:
@@ -64,7 +65,7 @@ class Worker:
         client.answer(None)
 
     def end(self, session_id: str, reason: str) -> None:
-        self.done.append(("close", session_id, reason))
+        self.done.append(("close", session_id, reason.kind))
 
     def slot_taken(self) -> None:
         self.done.append(("taken",))
@@ -75,18 +76,18 @@ class Worker:
         answer = self.leases.asked(link, {"do": do, "id": lease_id, **more})
         return answer["refused"]
 
-    def take(self, lease_id: str = "l1", link: int = LINK, ttl_s: float = 900.0) -> Any:
+    def take(self, lease_id: str = "l1", link: int = LINK, ttl_s: float = 900.0, secret: str = "s") -> Any:
         told = {"labels": "AppA:Chromium:UAT", "name": "Smoke 12", "token": self.token[0]}
-        says = {"deadline": math.inf, "client": "1.2.3.4:5", "secret": "s", "expiresAt": time.time() + ttl_s}
+        says = {"deadline": math.inf, "client": "1.2.3.4:5", "secret": secret, "expiresAt": time.time() + ttl_s}
         return self.ask("take", lease_id, link, told=told, tokenId=self.token[1], **says)
 
     def borrow(self, lease_id: str = "l1", ttl_s: float = 900.0) -> None:
         self.keep(lease_id, ttl_s=ttl_s)
         assert self.ask("answered", lease_id) is None
 
-    def keep(self, lease_id: str = "l1", ttl_s: float = 900.0) -> None:
+    def keep(self, lease_id: str = "l1", ttl_s: float = 900.0, secret: str = "s") -> None:
         """The proxy is about to answer the borrow."""
-        assert self.take(lease_id, ttl_s=ttl_s) is None
+        assert self.take(lease_id, ttl_s=ttl_s, secret=secret) is None
         assert self.ask("keep", lease_id, saysWhenAnswered=True) is None
 
     def connect(self, session_id: str = "l1~1", secret: str = "s", deadline: float = math.inf) -> list[str | None]:
@@ -262,7 +263,7 @@ async def test_after_the_grace_it_is_over_as_its_last_client_was(tmp_path: Path)
     worker = Worker(tmp_path, grace_s=0.01)
     worker.borrow()
     worker.connect("l1~1")
-    worker.leave("l1~1", End("grid", "ping timeout"))
+    worker.leave("l1~1", End("grid", Reason(EndReason.PING_TIMEOUT)))
     async with asyncio.timeout(BOUND_S):
         await worker.over.wait()
     assert worker.done[-1] == ("ended", "l1", "grid", "ping timeout")
@@ -273,7 +274,7 @@ async def test_a_successor_waits_out_the_grace_of_a_client_that_left(tmp_path: P
     worker = Worker(tmp_path, grace_s=600.0)
     worker.borrow()
     worker.connect("l1~1")
-    worker.leave("l1~1", End("grid", "ping timeout"))
+    worker.leave("l1~1", End("grid", Reason(EndReason.PING_TIMEOUT)))
     if comes_back:
         worker.connect("l1~2")
     successor = Worker(tmp_path, grace_s=0.01)
@@ -340,10 +341,10 @@ async def test_a_cut_ends_idle_leases_at_once_and_others_with_their_clients(work
     worker.borrow("l1")
     worker.borrow("l2")
     worker.connect("l1~1")
-    worker.leases.cut(End("grid", "drain timeout: shutdown"))
-    assert worker.done[-1] == ("ended", "l2", "grid", "drain timeout: shutdown")
-    worker.leave("l1~1", End("grid", "drain timeout: shutdown"))
-    assert worker.done[-1] == ("ended", "l1", "grid", "drain timeout: shutdown")
+    worker.leases.cut(End("grid", Reason(EndReason.DRAIN_TIMEOUT, "shutdown")))
+    assert worker.done[-1] == ("ended", "l2", "grid", "drain timeout")
+    worker.leave("l1~1", End("grid", Reason(EndReason.DRAIN_TIMEOUT, "shutdown")))
+    assert worker.done[-1] == ("ended", "l1", "grid", "drain timeout")
     assert worker.slots.taken == 0
 
 
@@ -356,7 +357,7 @@ async def test_a_lease_does_not_end_with_a_client_that_the_browser_server_did_no
     assert second == [None]
     worker.not_served("l1~2")
     assert (worker.slots.taken, worker.slots.lifetime) == (1, 1)
-    worker.leases.cut(End("browser", "browser crashed"))
+    worker.leases.cut(End("browser", Reason(EndReason.BROWSER_CRASHED)))
     assert [each for each in worker.done if each[0] == "ended"] == [("ended", "l1", "browser", "browser crashed")]
 
 
@@ -366,7 +367,7 @@ async def test_a_lease_does_not_end_with_a_client_that_the_browser_server_did_no
 ) -> None:
     worker.borrow()
     worker.connect("l1~1")
-    worker.leave("l1~1", End("grid", reason))
+    worker.leave("l1~1", End("grid", Reason(EndReason(reason))))
     assert worker.connect("l1~2") == [None]
     worker.leave("l1~2")
     assert worker.done[-1] == ("ended", "l1", "client", "client disconnected")
@@ -376,12 +377,12 @@ async def test_a_grace_goes_on_after_a_client_that_the_browser_server_did_not_ge
     worker = Worker(tmp_path, grace_s=0.01)
     worker.borrow()
     worker.connect("l1~1")
-    worker.leave("l1~1", End("browser", "page crashed"))
+    worker.leave("l1~1", End("browser", Reason(EndReason.BROWSER_CRASHED)))
     worker.connect("l1~2")
     worker.not_served("l1~2")
     async with asyncio.timeout(BOUND_S):
         await worker.over.wait()
-    assert worker.done[-1] == ("ended", "l1", "browser", "page crashed")
+    assert worker.done[-1] == ("ended", "l1", "browser", "browser crashed")
 
 
 async def test_a_lease_that_ended_meanwhile_is_over_with_a_client_that_was_not_served(worker: Worker) -> None:
@@ -411,6 +412,30 @@ async def test_a_successor_has_the_leases_that_were_kept(worker: Worker, tmp_pat
     assert successor.done[-1] == ("close", "l1~1", "returned")
     successor.leave("l1~1", RETURNED)
     assert successor.slots.taken == 2
+
+
+async def test_the_file_for_a_successor_has_no_secret(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    worker.keep(secret="of-the-borrower")
+    written = worker.path.read_text()
+    assert "of-the-borrower" not in written
+    (entry,) = json.loads(written)
+    successor = Worker(tmp_path)
+    successor.leases.adopt(frozenset())
+    assert successor.connect(secret=entry["secret"]) == ["no such lease"]
+    assert successor.connect(secret="of-the-borrower") == [None]
+
+
+async def test_a_successor_takes_the_secret_that_a_worker_of_an_earlier_version_has_written(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    worker.keep(secret="of-the-borrower")
+    entries = json.loads(worker.path.read_text())
+    entries[0]["secret"] = "of-the-borrower"
+    worker.path.write_text(json.dumps(entries))
+    successor = Worker(tmp_path)
+    successor.leases.adopt(frozenset())
+    assert successor.connect(secret="another") == ["no such lease"]
+    assert successor.connect(secret="of-the-borrower") == [None]
 
 
 async def test_a_lease_that_ran_out_without_a_worker_ends_with_its_successor(worker: Worker, tmp_path: Path) -> None:
@@ -568,7 +593,7 @@ async def test_a_file_that_is_replaced_in_two_steps_ends_no_lease(guarded: Worke
         guarded.tokens_file.write_bytes(content)
         looks(guarded, 1)
     assert guarded.connect("l1~1") == [None]
-    guarded.leave("l1~1", End("grid", "too late"))
+    guarded.leave("l1~1", End("grid", Reason(EndReason.TOO_LATE)))
     guarded.tokens_file.unlink()  # for good: so are all its tokens
     looks(guarded)
     assert guarded.done[-1] == ("ended", "l1", "grid", "token revoked")

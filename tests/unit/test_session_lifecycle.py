@@ -2,7 +2,8 @@
 
 import pytest
 
-from pwgrid.common.session_lifecycle import EndReason, SessionStatus, how_ended
+from pwgrid.common.reasons import EndReason
+from pwgrid.common.session_lifecycle import SessionStatus, how_ended
 
 
 @pytest.mark.parametrize(

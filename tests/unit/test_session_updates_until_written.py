@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
+from pwgrid.common.reasons import EndReason, Reason
+from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.registry import session_updates_until_written
 from pwgrid.registry.session_updates_until_written import SessionEnd, SessionRecordWriter, SessionUpdate
 
@@ -38,7 +40,8 @@ def runs(session_id: str) -> SessionUpdate:
 
 
 def ended(session_id: str, reason: str = "why") -> SessionUpdate:
-    return SessionUpdate(session_id, 1.0, "client", SessionEnd("completed", reason, 2.0, 3, 4))
+    end = SessionEnd(SessionStatus.COMPLETED, Reason(EndReason.OTHER, reason), 2.0, 3, 4)
+    return SessionUpdate(session_id, 1.0, "client", end)
 
 
 async def away(writer: SessionRecordWriter, registry: Registry, *updates: SessionUpdate) -> None:

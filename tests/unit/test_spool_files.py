@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from pwgrid.common.reasons import EndReason, Reason
+from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.registry.session_updates_until_written import SessionEnd, SessionUpdate, read_spool_files, write_spool_file
 
-END = SessionEnd("completed", "client disconnected", 2.0, 3, 4)
+END = SessionEnd(SessionStatus.COMPLETED, Reason(EndReason.CLIENT_DISCONNECTED), 2.0, 3, 4)
 UPDATES = (
     SessionUpdate("a", 1.0, "client", END, {"token": "ci"}),
     SessionUpdate("b"),
@@ -33,7 +35,8 @@ def test_a_file_of_a_worker_with_other_code_is_read(tmp_path: Path) -> None:
     file = tmp_path / "unwritten" / "0000000a.json"
     file.parent.mkdir()
     text = """{"browserType":"chromium","workerId":"0000000a","entries":[
-        {"session_id":"a","started_at":1.0,"client":"client","end":{"status":"completed","reason":"client disconnected",
+        {"session_id":"a","started_at":1.0,"client":"client","end":{"status":"completed",
+        "reason":{"kind":"client disconnected","detail":"","signal":"","note":""},
         "at":2.0,"bytes_in":3,"bytes_out":4,"drain_at":null},"told":{"token":"ci"}},
         {"session_id":"b","started_at":null,"client":"","end":null,"told":{}},
         {"session_id":"c","started_at":1.0,"client":"","end":null,"told":{"token":"ci"}}]}"""

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.tokens.file import changing
 from pwgrid.tokens.tokens import Role, make
@@ -73,7 +74,7 @@ class Worker:
 
     def end(self, session_id: str) -> None:
         """The browser server says that the session is over."""
-        self.sessions.ended(SessionClosed(session_id, 1, 1, "client", "client disconnected"))
+        self.sessions.ended(SessionClosed(session_id, 1, 1, End("client", Reason(EndReason.CLIENT_DISCONNECTED))))
 
     # As its BrowserServer
 
@@ -171,7 +172,7 @@ async def test_the_sessions_of_a_token_end_and_none_that_is_on_its_way_begins(wo
 
 
 async def test_a_lease_of_such_a_token_ends_with_the_session_that_came_with_it(worker: Worker) -> None:
-    lease = Lease("lease:l1", told={"token": "ci"}, token_id="aa", secret="s", expires_at=0.0, connected="l1~1")
+    lease = Lease("lease:l1", told={"token": "ci"}, token_id="aa", digest="", expires_at=0.0, connected="l1~1")
     worker.slots.hold(lease)
     await worker.serve("l1~1", lease_id="l1")
     with changing(worker.tokens_file):
@@ -179,7 +180,7 @@ async def test_a_lease_of_such_a_token_ends_with_the_session_that_came_with_it(w
     worker.done.clear()
     worker.admission.end_of_tokens(["ci"])
     assert worker.done == ["close l1~1: token revoked"]
-    assert lease.over == End("grid", "token revoked")
+    assert lease.over == End("grid", Reason(EndReason.TOKEN_REVOKED))
 
 
 async def test_a_successor_ends_the_sessions_of_a_token_that_was_revoked_before_it_came(worker: Worker) -> None:

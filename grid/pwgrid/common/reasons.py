@@ -1,4 +1,4 @@
-"""Why a worker ends or is to be replaced, and why it takes no client: a kind, which programs read, and a detail.
+"""Why a worker or a session ends, and why a worker takes no client: a kind, which programs read, and a detail.
 
 The sentence is made here, for people alone. No code reads it again, so that other words change nothing else.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 
 class WorkerEnd(StrEnum):
@@ -19,6 +19,7 @@ class WorkerEnd(StrEnum):
     MEMORY = "memory"
     AGE = "age"
     CANARY = "canary"
+    HOST_FILE = "host file"
     CONFIGURATION = "configuration"
     UPGRADE = "upgrade"
     OPERATOR = "operator"
@@ -47,6 +48,44 @@ class WorkerEnd(StrEnum):
     OTHER = "other"
 
 
+class EndReason(StrEnum):
+    """Why a session or a lease ends. The values are labels of metrics, and stand in records (`reasonKind`), in frames
+    and in files; the browser server and the scripts in lua/ repeat some of them."""
+
+    CLIENT_DISCONNECTED = "client disconnected"
+    CONNECTION_LOST = "connection lost"
+    PROTOCOL_ERROR = "protocol error"  # the detail is the WebSocket close code
+    CLIENT_CLOSED_BROWSER = "client closed the browser"  # over CDP; the browser lives on for its other clients
+    PING_TIMEOUT = "ping timeout"
+    IDLE_TIMEOUT = "idle timeout"
+    MAXIMUM_DURATION = "maximum duration"
+    HANDSHAKE_REFUSED = "handshake refused"
+    TOO_LATE = "too late"
+    ENDED_BY_OPERATOR = "ended by operator"
+    DRAIN_TIMEOUT = "drain timeout"
+    DRAINED_NOW = "drained now"
+    WORKER_STOPPED = "worker stopped"
+    BROWSER_CRASHED = "browser crashed"
+    BROWSER_SERVER_LOST = "browser server lost"
+    HUNG = "hung"
+    BROWSER_HUNG = "browser hung"
+    BROWSER_SICK = "browser sick"  # it opens no pages any more, and this session waits for one
+    BROWSER_UNREADABLE = "browser connection broken"  # what it says is no message
+    MESSAGE_FAILED = "message failed"  # the browser server failed at a message of this session
+    TOO_MUCH_WORK = "too much work"  # what its client asked for kept the browser server from serving others
+    CLIENT_DOES_NOT_READ = "the client does not read"  # and what waits for it has become too much
+    MEMORY_LIMIT = "memory limit"
+    WORKER_LOST = "worker lost"  # the detail is why the worker ended
+    LOST_BY_WORKER = "lost by worker"
+    LEASE_EXPIRED = "lease expired"
+    RETURNED = "returned"  # of a lease, and of the session that came with it
+    EXPIRED = "expired"  # likewise
+    NOT_ANSWERED = "borrow not answered"  # of a lease
+    TOKEN_REVOKED = "token revoked"
+    GRID_STOPPED = "grid stopped"  # of a lease that no client has ever come with
+    OTHER = "other"  # what only another version knows
+
+
 class OfferRefusal(StrEnum):
     """Why a worker does not take a client, or a lease, that a proxy offers, or does not do what it is asked."""
 
@@ -63,11 +102,12 @@ class OfferRefusal(StrEnum):
     SILENT = "the worker does not answer"
 
 
-_SENTENCES: Final[Mapping[WorkerEnd, str]] = {
+_SENTENCES: Final[Mapping[WorkerEnd | EndReason, str]] = {
     WorkerEnd.LIFETIME: "lifetime limit",
     WorkerEnd.MEMORY: "memory: {}",
     WorkerEnd.AGE: "age: {}",
     WorkerEnd.CANARY: "canary failed: {}",
+    WorkerEnd.HOST_FILE: "host file replaced: {}",
     WorkerEnd.SPARE: "spare",
     WorkerEnd.SHORT_OF_MEMORY: "the host is short of memory",
     WorkerEnd.TERMINATED: "SIGTERM",
@@ -83,21 +123,25 @@ _SENTENCES: Final[Mapping[WorkerEnd, str]] = {
     WorkerEnd.BROWSER_UNREADABLE: "the browser says what is no JSON: {}",
     WorkerEnd.WORKER_ENDED: "worker ended with {}",
     WorkerEnd.NOT_FORKED: "cannot start a worker: {}",
+    EndReason.PROTOCOL_ERROR: "protocol error ({})",
 }
 """What a kind is called, where that is not its value; {} is the detail. To the others a detail is added."""
 
-_IN_ITS_OWN_WORDS: Final = frozenset({WorkerEnd.OPERATOR, WorkerEnd.NOT_SAID, WorkerEnd.OTHER})
+_IN_ITS_OWN_WORDS: Final = frozenset({WorkerEnd.OPERATOR, WorkerEnd.NOT_SAID, WorkerEnd.OTHER, EndReason.WORKER_LOST})
 """Kinds whose detail, if there is one, says all."""
 
 MOST_CHARACTERS: Final = 500
 """The longest detail that is kept: all that the master passes on has to fit into a frame."""
 
 
+Kind = TypeVar("Kind", WorkerEnd, EndReason)
+
+
 @dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Generic[Kind]):
     """`signal` is the name of the signal that ended a process, or empty; `note` is what else is said of the end."""
 
-    kind: WorkerEnd
+    kind: Kind
     detail: str = ""
     signal: str = ""
     note: str = ""
@@ -117,19 +161,27 @@ class Reason:
         words = {"detail": self.detail, "signal": self.signal, "note": self.note}
         return {"kind": self.kind.value, **{name: text for name, text in words.items() if text}}
 
-    @classmethod
-    def read(cls, data: object, default: Reason) -> Reason:
-        """The reason in a frame or file; `default` where there is none. A kind that only another version knows is
-        OTHER, and what else makes no sense is left out."""
+    @staticmethod
+    def read(data: object, default: Reason[Kind]) -> Reason[Kind]:
+        """The reason in a frame or file; `default`, of the same kinds, where there is none. A kind that only another
+        version knows is OTHER, and what else makes no sense is left out."""
         if not isinstance(data, Mapping):
             return default
-        known = {kind.value: kind for kind in WorkerEnd}
-        return cls(
-            known.get(str(data.get("kind")), WorkerEnd.OTHER),
+        kinds = type(default.kind)
+        known = {kind.value: kind for kind in kinds}
+        return Reason(
+            known.get(str(data.get("kind")), kinds.OTHER),
             _text(data, "detail"),
             _text(data, "signal"),
             _text(data, "note"),
         )
+
+
+def of_sessions(reason: Reason[WorkerEnd]) -> Reason[EndReason]:
+    """Why the sessions of a worker end that itself ends for `reason`, unplanned."""
+    if reason.kind is WorkerEnd.MEMORY_LIMIT:
+        return Reason(EndReason.MEMORY_LIMIT, reason.detail, note=reason.note)
+    return Reason(EndReason.WORKER_LOST, str(reason))
 
 
 def _text(data: Mapping[str, Any], name: str) -> str:

@@ -11,7 +11,6 @@ from pwgrid.common import sd_notify
 from pwgrid.common.errors import GridError
 from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.sd_notify import service_manager
-from pwgrid.common.session_lifecycle import EndReason
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred, Request
 from pwgrid.master.config import MasterConfig
@@ -81,7 +80,7 @@ class Requests:
         worker = self.workers.by_id.get(worker_id)
         if worker is None:
             raise ValueError(f"there is no worker {worker_id:.40} (any more)")
-        worker.send("end_session", {"sessionId": session_id, "reason": EndReason.ENDED_BY_OPERATOR})
+        worker.send("end_session", {"sessionId": session_id})
         return {"ending": session_id}
 
     def end_sessions(self, data: Frame) -> Frame:

@@ -10,13 +10,15 @@ from typing import Final, NoReturn
 import structlog
 
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
-from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.types import BrowserType
 from pwgrid.registry.records import Reaped
-from pwgrid.registry.registry import Registry
+from pwgrid.registry.registry import LOST, Registry
 from pwgrid.registry.session_updates_until_written import SessionRecordWriter, SpoolFile, read_spool_files
 
 log = structlog.get_logger()
+
+STOPPED: Final = Reason(EndReason.WORKER_STOPPED)
 
 LAST_S: Final = 4.0
 """How long a stopping proxy waits for a Redis that is away, if there is still something to write."""
@@ -48,7 +50,7 @@ async def keep_reaping(registry: Registry, interval_s: float) -> NoReturn:
         except RegistryUnavailable as error:
             log.warning("reap_missed", error=str(error))
         else:
-            _report(reaped, "worker lost")
+            _report(reaped, LOST)
 
 
 class DeadWorkers:
@@ -61,7 +63,7 @@ class DeadWorkers:
         self._on_cleared = on_cleared
         self._one_at_a_time = asyncio.Lock()
         self._is_refused = asyncio.Event()
-        self.lost: dict[str, tuple[BrowserType, str]] = {}
+        self.lost: dict[str, tuple[BrowserType, Reason[EndReason]]] = {}
         """Workers that Redis may still know, by id: browser type, and the reason for which their sessions end."""
 
     async def clear(self) -> None:
@@ -84,7 +86,7 @@ class DeadWorkers:
         if not self._is_refused.is_set():
             self._on_cleared()
 
-    async def _reap(self, worker_id: str, browser_type: BrowserType, reason: str) -> None:
+    async def _reap(self, worker_id: str, browser_type: BrowserType, reason: Reason[EndReason]) -> None:
         try:
             _report(await self._registry.reap_worker(browser_type, worker_id, reason), reason)
         except RegistryError as error:
@@ -124,12 +126,12 @@ class DeadWorkers:
             writer.keep(update)
         if not await writer.flush():
             raise RegistryUnavailable(f"Redis did not take all of what a worker left: {writer.fault}")
-        _report(await self._registry.reap_worker(*worker, EndReason.WORKER_STOPPED), EndReason.WORKER_STOPPED)
+        _report(await self._registry.reap_worker(*worker, STOPPED), STOPPED)
         spooled.remove()
         log.info("session_updates_written", worker=spooled.worker_id, sessions=len(spooled.updates))
 
 
-def _report(reaped: Reaped, reason: str) -> None:
+def _report(reaped: Reaped, reason: Reason[EndReason]) -> None:
     """Logs each reaped worker with its sessions."""
     for worker, sessions in reaped.items():
-        log.info("worker_reaped", worker=worker, sessions=list(sessions), reason=reason)
+        log.info("worker_reaped", worker=worker, sessions=list(sessions), reason=str(reason))

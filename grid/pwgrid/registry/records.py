@@ -57,7 +57,7 @@ _TOO_LARGE = 2.0**53
 _WRITTEN_BY_HEARTBEAT = ("status", "rssMib")
 
 _SESSION_FIELDS = frozenset(
-    {"browserType", "workerId", "status", "reason", "createdAt", "startedAt", "endedAt"}
+    {"browserType", "workerId", "status", "reason", "reasonKind", "createdAt", "startedAt", "endedAt"}
     | {"client", "bytesIn", "bytesOut", "presumed", "drainAt", "viewedAt", "pool"}
 )
 
@@ -152,6 +152,7 @@ class SessionRecord:
     worker_id: str
     status: str
     reason: str | None
+    """Why it ended, for people."""
     created_at: float
     started_at: float | None
     ended_at: float | None
@@ -163,6 +164,8 @@ class SessionRecord:
     pool: str = ""
     viewed_at: float | None = None
     """When an operator last looked at its pages."""
+    reason_kind: str | None = None
+    """Why it ended: an EndReason of this grid's version, or of another's."""
 
     @classmethod
     def read(cls, session_id: str, values: Mapping[str, str]) -> SessionRecord:
@@ -173,6 +176,7 @@ class SessionRecord:
             worker_id=known_worker_id(values.get("workerId", "")),
             status=values.get("status", ""),
             reason=values.get("reason") or None,
+            reason_kind=values.get("reasonKind") or None,
             created_at=number(values.get("createdAt")),
             started_at=number(values["startedAt"]) if "startedAt" in values else None,
             ended_at=number(values["endedAt"]) if "endedAt" in values else None,
@@ -204,6 +208,7 @@ class SessionRecord:
             "workerId": self.worker_id,
             "status": self.status,
             "reason": self.reason,
+            "reasonKind": self.reason_kind,
             "createdAt": self.created_at,
             "startedAt": self.started_at,
             "drainAt": self.drain_at,

@@ -16,6 +16,7 @@ import orjson
 import structlog
 
 from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.redis_faults import FaultKind, RedisFault
 from pwgrid.common.redis_url import shown
 from pwgrid.common.types import BrowserType
@@ -39,6 +40,8 @@ from pwgrid.registry.session_updates_until_written import SessionUpdate
 from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
+
+LOST: Final = Reason(EndReason.WORKER_LOST)
 
 _PAGE_CHUNK: Final = 200
 
@@ -181,13 +184,13 @@ class Registry:
         head = (
             update.session_id,
             end.status,
-            end.reason,
+            str(end.reason),
             _text(end.at),
             self._prefix,
             self._settings.session_history_ttl,
         )
         tail = (end.bytes_in, end.bytes_out, *owner, started_at, update.client, _text(end.drain_at), _told(update))
-        return bool(await self._run("release", *head, *tail))
+        return bool(await self._run("release", *head, *tail, end.reason.kind))
 
     async def rollback(self, session_id: str) -> bool:
         """Takes the lease of a failed handoff back, lifetime included, and deletes the session's record: it may be
@@ -342,9 +345,9 @@ class Registry:
     async def reap(self, *, lock_s: float = 0.0) -> Reaped:
         """Removes workers whose heartbeat stopped and ends their sessions. With `lock_s` only the registry that did so
         last may do so again before `lock_s` seconds are over."""
-        return await self._reap(self._settings.stale_threshold, "", "", lock_s)
+        return await self._reap(self._settings.stale_threshold, LOST, "", lock_s)
 
-    async def reap_worker(self, browser_type: BrowserType, worker_id: str, reason: str) -> Reaped:
+    async def reap_worker(self, browser_type: BrowserType, worker_id: str, reason: Reason[EndReason]) -> Reaped:
         """Removes one worker that ends, or is known to be gone; its sessions fail for `reason`."""
         return await self._reap(0, reason, f"{browser_type}:{worker_id}", 0)
 
@@ -475,9 +478,9 @@ class Registry:
         reply: str | None = await self.client.call("HGET", f"{self._prefix}worker:{browser_type}:{worker_id}", name)
         return reply
 
-    async def _reap(self, threshold_s: float, reason: str, only: str, lock_s: float) -> Reaped:
+    async def _reap(self, threshold_s: float, reason: Reason[EndReason], only: str, lock_s: float) -> Reaped:
         owner = self._instance if lock_s else ""
-        tail = (self._settings.session_history_ttl, reason, only, owner, lock_s or "", "names")
+        tail = (self._settings.session_history_ttl, str(reason), only, owner, lock_s or "", "names", reason.kind)
         entries = cast(
             "list[list[str]] | None", await self._run("reaper", self._time(), threshold_s, self._prefix, *tail)
         )

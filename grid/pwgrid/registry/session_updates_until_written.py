@@ -16,6 +16,8 @@ import structlog
 
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
+from pwgrid.common.reasons import EndReason, Reason
+from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.runtime.directory import UNWRITTEN
 
@@ -30,10 +32,10 @@ _AT_ONCE: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """How a session ended. `status` is completed, ended, failed or expired; times are Unix seconds."""
+    """How a session ended. Times are Unix seconds."""
 
-    status: str
-    reason: str
+    status: SessionStatus
+    reason: Reason[EndReason]
     at: float
     bytes_in: int = 0
     bytes_out: int = 0
@@ -69,7 +71,10 @@ class SessionUpdate:
     def read(cls, values: Mapping[str, Any]) -> SessionUpdate:
         """Reads an update of a spool file. Raises TypeError or KeyError for anything else."""
         end = values["end"]
-        return cls(**{**values, "end": None if end is None else SessionEnd(**end)})
+        if end is not None:
+            reason = Reason.read(end["reason"], Reason(EndReason.OTHER))
+            end = SessionEnd(**{**end, "status": SessionStatus(end["status"]), "reason": reason})
+        return cls(**{**values, "end": end})
 
 
 @dataclass(slots=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from pwgrid.common.reasons import OfferRefusal
-from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.registry.records import TOKEN
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer
@@ -63,23 +62,23 @@ class Admission:
             return self.leases.asked(link, message)
         if (session_id := str(message["id"])) not in self._slots.live:
             return {"refused": OfferRefusal.NO_SESSION}
-        self.sessions.end(session_id, EndReason.ENDED_BY_OPERATOR)
+        self.sessions.end(session_id, Reason(EndReason.ENDED_BY_OPERATOR))
         return {"refused": None}
 
     def link_ended(self, link: int) -> None:
         """Called when a proxy is gone."""
         self.leases.link_ended(link)
 
-    def all_ended(self, by: str, reason: str) -> None:
+    def all_ended(self, by: str, kind: EndReason) -> None:
         """Ends every live session and lease in the records, when no browser server will report their ends."""
-        self.leases.cut(End(by, reason))
-        self.sessions.all_ended(by, reason)
+        self._end_records(End(by, Reason(kind)))
 
-    async def cut(self, reason: str, text: str | None) -> None:
+    async def cut(self, reason: Reason[EndReason], text: str | None) -> None:
         """Closes every session and lease for `reason`, and waits until each is over. Clients hear `text`."""
-        self.leases.cut(End("grid", reason))
+        end = End("grid", reason)
+        self.leases.cut(end)
         await self.sessions.cut(reason, text)
-        self.all_ended("grid", reason)
+        self._end_records(end)
 
     def end_of_tokens(self, names: Iterable[str]) -> None:
         """Ends the live sessions and the leases of tokens of these names that are not there any more, and admits no
@@ -90,7 +89,11 @@ class Admission:
                 self.leases.end(lease.id, REVOKED)
         for session in list(self._slots.live.values()):
             if self._is_to_end(session):
-                self.sessions.end(session.session_id, EndReason.TOKEN_REVOKED)
+                self.sessions.end(session.session_id, REVOKED.reason)
+
+    def _end_records(self, end: End) -> None:
+        self.leases.cut(end)
+        self.sessions.all_ended(end)
 
     def _offered(self, client: OfferedClient) -> None:
         if client.session.lease_id:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pwgrid.common.reasons import WorkerEnd
-from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.reasons import EndReason, WorkerEnd
 from pwgrid.settings.model import Settings
 
 _CLOSED: Final = "the grid closed this session: "

@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from pwgrid.common.reasons import Reason, WorkerEnd
-from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.common.tasks import first_of
 from pwgrid.worker.slots import Slots
 
@@ -17,7 +16,7 @@ class Drain:
     """Why the worker ends, and for how many seconds live sessions may go on. `is_recycle`: RECYCLE_DRAIN_TIMEOUT set
     these, not DRAIN_TIMEOUT. `cut` is the end reason of sessions that are left then."""
 
-    reason: Reason
+    reason: Reason[WorkerEnd]
     timeout_s: float
     planned: bool = True
     is_recycle: bool = False

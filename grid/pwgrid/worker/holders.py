@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import orjson
 
-from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.reasons import EndReason, Reason
+from pwgrid.common.session_lifecycle import SessionStatus, how_ended
 from pwgrid.registry.records import EXPIRES_AT, LEASE, TOKEN_ID
 
 NAMES: Final = ("name", "run", "labels")
@@ -54,24 +55,14 @@ class OfferedClient:
     sock: socket.socket
     _send: Callable[[bytes], None]
 
-    def answer(self, refused: str | None, served_at: float | None = None, ended: str | None = None) -> None:
+    def answer(
+        self, refused: str | None, served_at: float | None = None, ended: Reason[EndReason] | None = None
+    ) -> None:
         """Says why it is refused, and why its lease has `ended` if that is known; or None, and when the browser server
         got its socket (by time.monotonic(), for the answer may be later)."""
         self.sock.close()
         said = {"session": self.session.session_id, "refused": refused, "servedAt": served_at}
-        self._send(orjson.dumps({**said, "ended": ended} if ended else said))
-
-
-@dataclass(frozen=True, slots=True)
-class SessionClosed:
-    """The end of a session. `by` is client, grid or browser. Bytes are counted from the handoff on: `bytes_in` from the
-    client, `bytes_out` to it."""
-
-    session_id: str
-    bytes_in: int
-    bytes_out: int
-    by: str
-    reason: str
+        self._send(orjson.dumps({**said, "ended": str(ended)} if ended else said))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +70,29 @@ class End:
     """How a lease or session ended: by whom (client, grid, browser), and why."""
 
     by: str
-    reason: str
+    reason: Reason[EndReason]
+
+    @property
+    def status(self) -> SessionStatus:
+        """The status of what has ended so."""
+        return how_ended(self.by, self.reason.kind)
 
 
-RETURNED: Final = End("grid", EndReason.RETURNED)
-EXPIRED: Final = End("grid", EndReason.EXPIRED)
-NOT_ANSWERED: Final = End("grid", EndReason.NOT_ANSWERED)
-REVOKED: Final = End("grid", EndReason.TOKEN_REVOKED)
-GRID_STOPPED: Final = End("grid", EndReason.GRID_STOPPED)
+@dataclass(frozen=True, slots=True)
+class SessionClosed:
+    """The end of a session. Bytes are counted from the handoff on: `bytes_in` from the client, `bytes_out` to it."""
+
+    session_id: str
+    bytes_in: int
+    bytes_out: int
+    end: End
+
+
+RETURNED: Final = End("grid", Reason(EndReason.RETURNED))
+EXPIRED: Final = End("grid", Reason(EndReason.EXPIRED))
+NOT_ANSWERED: Final = End("grid", Reason(EndReason.NOT_ANSWERED))
+REVOKED: Final = End("grid", Reason(EndReason.TOKEN_REVOKED))
+GRID_STOPPED: Final = End("grid", Reason(EndReason.GRID_STOPPED))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,7 +100,8 @@ class Lease(LiveSession):
     """Keeps its slot as a session does, with the key of its record as id. It is served once its proxy has kept it: then
     it is on record, and a successor knows it. `told` has the other fields of its record (names, label key)."""
 
-    secret: str
+    digest: str
+    """Of its secret (`digest_of`), which nobody needs to keep: whoever reads leases.json has no lease by that."""
     expires_at: float
     """In Unix seconds."""
     link: int | None = None
@@ -150,12 +157,12 @@ class Lease(LiveSession):
         """The lease as leases.json has it."""
         return {
             "id": self.id,
-            "secret": self.secret,
+            "secret": self.digest,
             "expiresAt": self.expires_at,
             "told": self.told,
             TOKEN_ID: self.token_id,
             "client": self.client,
             "startedAt": self.started_at,
             "isAnswered": self.is_answered,
-            "last": self.last,
+            "last": self.last and {"by": self.last.by, **self.last.reason.as_data()},
         }

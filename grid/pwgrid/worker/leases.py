@@ -6,6 +6,7 @@ The authority for them: Redis mirrors it, and leases.json tells a successor. Cho
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -18,8 +19,7 @@ import orjson
 import structlog
 
 from pwgrid.common.atomic_write import write_whole
-from pwgrid.common.reasons import OfferRefusal
-from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.registry.records import LEASE, TOKEN, TOKEN_ID, lease_of
 from pwgrid.worker.holders import (
     EXPIRED,
@@ -58,6 +58,8 @@ MOST_ENDED: Final = 100
 NEVER_CONNECTED: Final = (EndReason.TOO_LATE, EndReason.HANDSHAKE_REFUSED)
 """So end clients that the browser server got and did not take: too late, or of another Playwright version."""
 
+_DIGEST: Final = "sha256:"
+
 
 @dataclass(slots=True)
 class Leases:
@@ -71,7 +73,7 @@ class Leases:
     sessions: Sessions
     """Those below the leases: it tells of each that is over by `disconnected`."""
     tokens: TokenCheck
-    _ended: OrderedDict[str, tuple[Lease, str]] = field(default_factory=OrderedDict)
+    _ended: OrderedDict[str, tuple[Lease, Reason[EndReason]]] = field(default_factory=OrderedDict)
     """The latest leases that have ended, by id, with the reasons."""
     _next_look: asyncio.TimerHandle | None = None
     _grid_stops: bool = False
@@ -126,7 +128,7 @@ class Leases:
         lease = Lease(
             *(LEASE + lease_id, str(message["client"])),
             told={str(name): str(value) for name, value in dict(message["told"]).items()},
-            secret=str(message["secret"]),
+            digest=digest_of(str(message["secret"])),
             expires_at=float(message["expiresAt"]),
             token_id=str(message.get(TOKEN_ID, "")),
             link=link,
@@ -188,7 +190,7 @@ class Leases:
         elif (has_token := self.tokens.has(lease.token_id)) is None:
             client.answer(OfferRefusal.UNCHECKED)
         elif lease.is_revoked or not has_token:  # the next look ends it
-            client.answer(OfferRefusal.NO_LEASE, ended=EndReason.TOKEN_REVOKED)
+            client.answer(OfferRefusal.NO_LEASE, ended=Reason(EndReason.TOKEN_REVOKED))
         elif time.monotonic() >= client.deadline:
             client.answer(OfferRefusal.LATE)
         elif not lease.connected:
@@ -199,9 +201,9 @@ class Leases:
             timer = asyncio.get_running_loop().call_later(HANDOVER_S, self._refuse_waiting, lease, OfferRefusal.IN_USE)
             lease.waiting = client, timer
 
-    def _why_ended(self, client: OfferedClient) -> str | None:
+    def _why_ended(self, client: OfferedClient) -> Reason[EndReason] | None:
         """Returns the reason of a lease that has ended, to who has its secret."""
-        lease, reason = self._ended.get(client.session.lease_id, (None, ""))
+        lease, reason = self._ended.get(client.session.lease_id, (None, None))
         return reason if lease is not None and _may_come(lease, client) else None
 
     def disconnected(self, session_id: str, end: End | None) -> None:
@@ -211,7 +213,7 @@ class Leases:
         lease = self.get(lease_of(session_id))
         if lease is not None and lease.connected in ("", session_id):
             lease.connected = ""
-            if end is not None and end.reason not in NEVER_CONNECTED:
+            if end is not None and end.reason.kind not in NEVER_CONNECTED:
                 lease.last = end
             self._without_client(lease)
 
@@ -332,7 +334,7 @@ class Leases:
                 *(LEASE + each["id"], each["client"], each["startedAt"]),
                 is_served=True,
                 told=each["told"],
-                secret=each["secret"],
+                digest=_digest_in(each),
                 expires_at=each["expiresAt"],
                 token_id=each.get(TOKEN_ID, ""),  # a predecessor of an earlier version knows none
             )
@@ -342,7 +344,7 @@ class Leases:
             self._arm(lease)
             self._await_borrower(lease)
             if (last := each["last"]) and not lease.connected:  # the grace begins again
-                lease.last = End(**last)
+                lease.last = End(last["by"], Reason.read(last, Reason(EndReason.OTHER)))
                 self._end_later(lease, self.grace_s, lease.last)
         self._watch_tokens()
 
@@ -357,4 +359,15 @@ class Leases:
 
 
 def _may_come(lease: Lease, client: OfferedClient) -> bool:
-    return compare_digest(lease.secret.encode(), client.secret.encode())
+    return compare_digest(lease.digest, digest_of(client.secret))
+
+
+def digest_of(secret: str) -> str:
+    """What a secret is recognised by. It has 192 random bits, which nobody guesses: one round of a hash is enough."""
+    return _DIGEST + hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _digest_in(entry: Mapping[str, Any]) -> str:
+    """The digest in an entry of leases.json; a worker of an earlier version has written the secret itself."""
+    written = str(entry["secret"])
+    return written if written.startswith(_DIGEST) else digest_of(written)

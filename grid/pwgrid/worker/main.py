@@ -17,8 +17,7 @@ from pwgrid import __version__
 from pwgrid.common import log as logging
 from pwgrid.common.errors import BrowserServerGone, RegistryUnavailable
 from pwgrid.common.launch_failure import BrowserLaunchError, why
-from pwgrid.common.reasons import Reason, WorkerEnd
-from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.common.tasks import BackgroundTasks, first_of
 from pwgrid.common.worker_lifecycle import WorkerEvent, advance
 from pwgrid.control.child_side import ChildSide
@@ -28,13 +27,14 @@ from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import CODE_CACHE
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last
 from pwgrid.worker.admission import Admission
+from pwgrid.worker.browser.confinement import Identity, replaced
 from pwgrid.worker.browser.health import Asked, BrowserHealth, HealthTimes
 from pwgrid.worker.browser.launch import LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer
 from pwgrid.worker.close_texts import drain_text
 from pwgrid.worker.drain import Drain, DrainRequest
 from pwgrid.worker.handoff_server import HandoffServer
-from pwgrid.worker.holders import SessionClosed
+from pwgrid.worker.holders import End, SessionClosed
 from pwgrid.worker.registry_sync import RegistrySync
 from pwgrid.worker.sessions import CLOSE_GRACE_S
 from pwgrid.worker.slots import Slots, is_worth_telling
@@ -136,6 +136,7 @@ class Worker:
             live_view=boot.directory / "live.sock" if settings.live_view else None,
             code_cache=boot.runtime / CODE_CACHE,
         )
+        files = spec.confinement.of_host() if spec.confinement else {}
         self.admission.sessions.server = server = await BrowserServer.start(
             spec,
             boot.ipc,
@@ -145,6 +146,8 @@ class Worker:
         )
         self._has_browser_server(server)
         self.admission.open()
+        if files:
+            self._background_tasks.start(self._tell_when_outdated(files), "host files watch")
 
     async def _enter(self) -> None:
         """Registers and serves. A spare serves only when the master or a selection says so, or a session is offered."""
@@ -228,7 +231,7 @@ class Worker:
         log.warning("sessions_cut", sessions=len(self.slots.live), why=str(cut), reason=str(limit.reason))
         name = "recycle_drain_timeout" if limit.is_recycle else "drain_timeout"
         text = drain_text(limit.reason.kind, cut, f"{name.upper()}={getattr(self.settings, name):g} s")
-        why = f"{cut}: {limit.reason}" if cut is EndReason.DRAIN_TIMEOUT else str(cut)
+        why = Reason(cut, str(limit.reason) if cut is EndReason.DRAIN_TIMEOUT else "")
         await self.admission.cut(why, text)
 
     async def _stop(self) -> None:
@@ -249,7 +252,7 @@ class Worker:
 
     # Requests and events
 
-    def ask_drain(self, reason: Reason, timeout_s: float | None = None, *, is_recycle: bool = False) -> None:
+    def ask_drain(self, reason: Reason[WorkerEnd], timeout_s: float | None = None, *, is_recycle: bool = False) -> None:
         """Starts a planned drain, or leaves the sessions of a drain that is under way less time."""
         was_asked = self._drain.is_asked
         if timeout_s is None:
@@ -258,7 +261,7 @@ class Worker:
         if self._drain.ask(drain) and was_asked:
             log.info("drain_hurried", reason=str(reason), sessions=len(self.slots.live), timeout_s=drain.timeout_s)
 
-    def _fail(self, reason: Reason, timeout_s: float, cut: EndReason) -> None:
+    def _fail(self, reason: Reason[WorkerEnd], timeout_s: float, cut: EndReason) -> None:
         """Starts a drain after which the worker exits with EXIT_FAILED."""
         self._drain.ask(Drain(reason, timeout_s, planned=False, cut=cut))
 
@@ -288,8 +291,10 @@ class Worker:
                 self._drain.hurry()
         elif name == "serve":
             self._serve.set()
+        elif name == "open_log":
+            logging.open_again(self.settings.log_file)
         elif name == "end_session":
-            self.admission.sessions.end(str(data["sessionId"]), str(data["reason"]))
+            self.admission.sessions.end(str(data["sessionId"]), Reason(EndReason.ENDED_BY_OPERATOR))
         else:
             log.error("command_unknown", name=name)
 
@@ -308,10 +313,10 @@ class Worker:
         if self.slots.is_used_up:
             self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
 
-    def _on_gone(self, reason: Reason) -> None:
+    def _on_gone(self, reason: Reason[WorkerEnd]) -> None:
         log.error("browser_gone", reason=str(reason), sessions=len(self.slots.live))
         server = self.admission.sessions.server
-        self._fail(reason, CLOSE_GRACE_S, EndReason(server.sessions_ended_for) if server else EndReason.BROWSER_CRASHED)
+        self._fail(reason, CLOSE_GRACE_S, server.sessions_ended_for if server else EndReason.BROWSER_CRASHED)
 
     async def _watch_browser_server(self, server: BrowserServer) -> None:
         """Ends the sessions of a browser server that has ended; `_on_gone` was called before."""
@@ -325,10 +330,20 @@ class Worker:
         cause = server.session_in_work()
         log.error("browser_server_hung", sessions=len(self.slots.live), session=cause)
         if cause is not None and cause in self.slots.live:
-            self.admission.sessions.ended(SessionClosed(cause, 0, 0, "grid", EndReason.TOO_MUCH_WORK.value))
+            self.admission.sessions.ended(SessionClosed(cause, 0, 0, End("grid", Reason(EndReason.TOO_MUCH_WORK))))
         self.admission.all_ended("grid", EndReason.HUNG)
         self._stop_s = 0.0
         self._fail(Reason(WorkerEnd.BROWSER_SERVER_HUNG), 0.0, EndReason.HUNG)
+
+    async def _tell_when_outdated(self, files: Mapping[str, Identity]) -> None:
+        """Has the master replace this worker when another file is where one of these was: the kernel knows files by
+        their inodes, so the browser may not read that one, /etc/resolv.conf for example."""
+        while True:
+            await asyncio.sleep(self.settings.heartbeat_interval)
+            if path := replaced(files):
+                log.info("host_file_replaced", path=path)
+                self.control.event("outdated", {"reason": Reason(WorkerEnd.HOST_FILE, path).as_data()})
+                return
 
     async def _end_when_browser_hangs(self, health: BrowserHealth) -> None:
         """Fails the worker when its browser hangs. Its browser server lives, and tells the clients why they end."""
@@ -417,7 +432,7 @@ class Worker:
         }
 
 
-def _why_it_failed(error: BrowserLaunchError | RegistryUnavailable) -> Reason:
+def _why_it_failed(error: BrowserLaunchError | RegistryUnavailable) -> Reason[WorkerEnd]:
     if isinstance(error, RegistryUnavailable):
         return Reason(WorkerEnd.NO_REDIS, str(error))
     return Reason(WorkerEnd.LAUNCH_FAILED, str(error), error.signal)

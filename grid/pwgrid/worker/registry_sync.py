@@ -11,8 +11,8 @@ import structlog
 
 from pwgrid import __version__
 from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.redis_url import shown
-from pwgrid.common.session_lifecycle import EndReason, how_ended
 from pwgrid.registry.records import HeartbeatReply, WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.registry.session_updates_until_written import (
@@ -133,10 +133,10 @@ class RegistrySync:
     def ended(self, closed: SessionClosed, session: LiveSession | None, on_record: Callable[[], None]) -> None:
         """Records and logs that the session is over, and calls `on_record` once Redis has that. If this worker dies
         before, its successor hears of the end again."""
-        status = how_ended(closed.by, closed.reason).value
-        end = SessionEnd(status, closed.reason, self._registry.now(), closed.bytes_in, closed.bytes_out, self._drain_at)
+        how, now = closed.end, self._registry.now()
+        end = SessionEnd(how.status, how.reason, now, closed.bytes_in, closed.bytes_out, self._drain_at)
         update = _update(session or LiveSession(closed.session_id), end)
-        fields = {"session": closed.session_id, "status": status, "reason": closed.reason}
+        fields = {"session": closed.session_id, "status": how.status.value, "reason": str(how.reason)}
         self._note(update, "session_ended", fields, on_record)
 
     def lease_started(self, lease: Lease) -> None:
@@ -146,9 +146,8 @@ class RegistrySync:
 
     def lease_ended(self, lease: Lease, end: End) -> None:
         """Records that the lease is over."""
-        status = how_ended(end.by, end.reason).value
-        self._writer.note(_update(lease, SessionEnd(status, end.reason, self._registry.now())))
-        log.info("lease_ended", lease=lease.id, status=status, reason=str(end.reason))
+        self._writer.note(_update(lease, SessionEnd(end.status, end.reason, self._registry.now())))
+        log.info("lease_ended", lease=lease.id, status=end.status.value, reason=str(end.reason))
 
     def named(self, told: Mapping[str, str]) -> dict[str, str]:
         """Returns the session's name as a field of a log line, or nothing if LOG_RUN_NAMES is off."""
@@ -197,7 +196,7 @@ class RegistrySync:
                     await registry.client.wait_connected()
                     # Connected, but Redis refuses for now: no event tells when it will serve.
                     await asyncio.sleep(_AGAIN_S)
-                await registry.reap_worker(boot.browser_type, boot.worker_id, EndReason.WORKER_STOPPED)
+                await registry.reap_worker(boot.browser_type, boot.worker_id, Reason(EndReason.WORKER_STOPPED))
         except (TimeoutError, RegistryUnavailable) as error:
             unwritten = self._writer.unwritten()
             log.warning("stopped_without_redis", reason=str(error) or "Redis is away", unwritten=len(unwritten))

@@ -9,8 +9,7 @@ from typing import Final
 
 import structlog
 
-from pwgrid.common.reasons import OfferRefusal
-from pwgrid.common.session_lifecycle import EndReason, how_ended
+from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.registry.records import LEASE, TOKEN_ID, lease_of
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer
@@ -69,7 +68,7 @@ class Sessions:
 
     def ended(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
         """Called when the browser server reports a session's end. Calls `on_record` once Redis has it."""
-        if closed.reason == EndReason.TOO_LATE:
+        if closed.end.reason.kind is EndReason.TOO_LATE:
             self.on_handoff_failed()
         if closed.session_id in self._taken:
             self.record_taken()  # its start comes before its end
@@ -81,7 +80,7 @@ class Sessions:
         self.record_taken()  # with it: this process and Redis are awake now
         if session is not None and session.trace:
             self._tell_over(closed, session)
-        self.on_over(closed.session_id, End(closed.by, closed.reason))
+        self.on_over(closed.session_id, closed.end)
 
     def _tell_over(self, closed: SessionClosed, session: LiveSession) -> None:
         """The proxies hear of the end of a session that is traced. (They do not of one whose worker has died.)"""
@@ -96,25 +95,25 @@ class Sessions:
                 "pool": boot.pool.name,
                 "startedAt": session.started_at or now,
                 "endedAt": now,
-                "status": how_ended(closed.by, closed.reason).value,
-                "reason": closed.reason,
+                "status": closed.end.status.value,
+                "reason": str(closed.end.reason),
                 "bytesIn": closed.bytes_in,
                 "bytesOut": closed.bytes_out,
                 "told": {name: told[name] for name in NAMES if name in told},
             }
         )
 
-    def all_ended(self, by: str, reason: str) -> None:
+    def all_ended(self, end: End) -> None:
         """Ends every live session in the records, when no browser server will report their ends."""
         for session_id in list(self._slots.live):
-            self.ended(SessionClosed(session_id, 0, 0, by, reason))
+            self.ended(SessionClosed(session_id, 0, 0, end))
 
-    def end(self, session_id: str, reason: str, text: str | None = None) -> None:
+    def end(self, session_id: str, reason: Reason[EndReason], text: str | None = None) -> None:
         """Closes one session; `ended` follows. Ignores unknown ids. `text` is what its client hears."""
         if self.server is not None:
             self.server.close_session(session_id, reason, text)
 
-    async def cut(self, reason: str, text: str | None) -> None:
+    async def cut(self, reason: Reason[EndReason], text: str | None) -> None:
         """Closes every session for `reason`, and waits until no slot is taken any more."""
         for session_id in list(self._slots.live):
             self.end(session_id, reason, text)

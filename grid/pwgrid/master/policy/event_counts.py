@@ -13,6 +13,7 @@ RECYCLES: Final = (
     WorkerEnd.MEMORY,
     WorkerEnd.AGE,
     WorkerEnd.CANARY,
+    WorkerEnd.HOST_FILE,
     WorkerEnd.CONFIGURATION,
     WorkerEnd.UPGRADE,
     WorkerEnd.OPERATOR,
@@ -68,12 +69,12 @@ class EventCounts:
         self._deaths = Counter(dict.fromkeys(((kind.value, NO_SIGNAL) for kind in DEATHS), 0))
         self._server_errors = Counter(dict.fromkeys((*SERVER_ERRORS.values(), OTHER), 0))
 
-    def drains(self, reason: Reason) -> None:
+    def drains(self, reason: Reason[WorkerEnd]) -> None:
         """A worker begins to drain; counted if that is a recycle."""
         if reason.kind in RECYCLES:
             self._recycles[reason.kind] += 1
 
-    def died(self, reason: Reason) -> None:
+    def died(self, reason: Reason[WorkerEnd]) -> None:
         kind = reason.kind if reason.kind in DEATHS else WorkerEnd.OTHER
         known = reason.signal if reason.signal in SIGNALS else WorkerEnd.OTHER.value
         self._deaths[kind.value, known if reason.signal else NO_SIGNAL] += 1

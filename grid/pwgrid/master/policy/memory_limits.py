@@ -90,7 +90,7 @@ def _lower_limit_mib(settings: Settings) -> int:
     return settings.max_worker_memory_mib or settings.max_worker_memory_hard_mib
 
 
-def recycle_reason(settings: Settings, started_at: float, memory: Footprint, now: float) -> Reason | None:
+def recycle_reason(settings: Settings, started_at: float, memory: Footprint, now: float) -> Reason[WorkerEnd] | None:
     """Why a worker of a pool with these settings should be replaced, or None. `started_at` and `now` are monotonic
     seconds. The plan replaces such workers one at a time."""
     if memory.samples_over >= SAMPLES_OVER:

@@ -41,7 +41,7 @@ class PlannedWorker:
     status: WorkerStatus
     active: int = 0
     started_at: float = 0.0
-    recycle: Reason | None = None
+    recycle: Reason[WorkerEnd] | None = None
     spare: bool = False
     lingers_until: float | None = None
 
@@ -88,7 +88,7 @@ class Serve:
 @dataclass(frozen=True, slots=True)
 class Drain:
     worker_id: str
-    reason: Reason
+    reason: Reason[WorkerEnd]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class ShortenDrain:
     """Give the sessions of a worker that lingers no more time than an unplanned drain has."""
 
     worker_id: str
-    reason: Reason
+    reason: Reason[WorkerEnd]
 
 
 PlanStep = Spawn | Serve | Drain | ShortenDrain

@@ -149,7 +149,7 @@ class WorkerLife:
     phase: Phase = Phase.RUNNING
     successors: int = 0
     has_failed: bool = False
-    reason: Reason | None = None
+    reason: Reason[WorkerEnd] | None = None
     ready_by: float = math.inf
     sessions_until: float = math.inf
     drain_by: float = math.inf
@@ -193,7 +193,12 @@ class WorkerLife:
         self._advance_phase(PhaseEvent.OPENS)
 
     def says(
-        self, event: WorkerEvent, reason: Reason, now: float, settings: Settings, drain_s: float | None = None
+        self,
+        event: WorkerEvent,
+        reason: Reason[WorkerEnd],
+        now: float,
+        settings: Settings,
+        drain_s: float | None = None,
     ) -> list[Action]:
         """The worker reports `event`; `reason` is why it drains or failed, `drain_s` how long its sessions may go on
         (None: it does not say)."""
@@ -247,7 +252,7 @@ class WorkerLife:
             self.ready_by = math.inf
         return todo
 
-    def drain(self, wanted: Purpose, reason: Reason, now: float, settings: Settings) -> list[Action]:
+    def drain(self, wanted: Purpose, reason: Reason[WorkerEnd], now: float, settings: Settings) -> list[Action]:
         """The worker has to end. One that drains already is told again only when its sessions get less time."""
         if not self.has_process or self.status in (WorkerStatus.STOPPED, WorkerStatus.LOST):
             return []
@@ -287,19 +292,19 @@ class WorkerLife:
             and now < self.drain_by
         )
 
-    def falls_silent(self, reason: Reason, *, taken_over: bool) -> list[Action]:
+    def falls_silent(self, reason: Reason[WorkerEnd], *, taken_over: bool) -> list[Action]:
         """It is silent or late: from now on it is no capacity, and what it says is ignored. `taken_over`: a successor
         gets its browser server, which lives."""
         self._advance_phase(PhaseEvent.IS_GIVEN_UP)
         news = self._gets_taken_over(reason) if taken_over else self._gets_lost(reason)
         return [Action.CUT_LINK, *news, Action.END_PROCESS]
 
-    def takes_too_much_memory(self, reason: Reason) -> list[Action]:
+    def takes_too_much_memory(self, reason: Reason[WorkerEnd]) -> list[Action]:
         """It takes more memory than any worker may."""
         self._advance_phase(PhaseEvent.IS_GIVEN_UP)
         return [Action.CUT_LINK, *self._gets_lost(reason), Action.KILL_PROCESS]
 
-    def exits(self, reason: Reason, *, is_clean: bool, taken_over: bool) -> list[Action]:
+    def exits(self, reason: Reason[WorkerEnd], *, is_clean: bool, taken_over: bool) -> list[Action]:
         """Its process has ended; `is_clean`: by itself and without a fault. `taken_over`: as in `falls_silent`."""
         was_given_up = self.phase is Phase.GIVEN_UP
         self._advance_phase(PhaseEvent.EXITS)
@@ -352,14 +357,14 @@ class WorkerLife:
         self.sessions_until = min(self.sessions_until, until)
         self.drain_by = min(self.drain_by, until + grace_s)
 
-    def _gets_lost(self, reason: Reason) -> list[Action]:
+    def _gets_lost(self, reason: Reason[WorkerEnd]) -> list[Action]:
         """It has ended unannounced, and its sessions with it."""
         self.reason = reason
         self._advance_status(WorkerEvent.VANISHES)
         self.ready_by = math.inf
         return [*self._dies(), Action.TELL_LOST]
 
-    def _gets_taken_over(self, reason: Reason) -> list[Action]:
+    def _gets_taken_over(self, reason: Reason[WorkerEnd]) -> list[Action]:
         """Its sessions may go on, but it gets no new ones, and its replacement starts."""
         death: list[Action] = []
         if self.status is WorkerStatus.AVAILABLE:

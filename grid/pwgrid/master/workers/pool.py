@@ -132,7 +132,9 @@ class Pool:
             worker.lifetime,
         )
 
-    def died(self, reason: Reason, now: float, started_at: float, served_s: float = 0.0, sessions: int = 0) -> None:
+    def died(
+        self, reason: Reason[WorkerEnd], now: float, started_at: float, served_s: float = 0.0, sessions: int = 0
+    ) -> None:
         """Count an early death, or a start that failed before there was a process."""
         self.tally.died(reason)
         self.backoff = self.backoff.died(now, str(reason), started_at, served_s, sessions)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import structlog
 
-from pwgrid.common.reasons import Reason, WorkerEnd
+from pwgrid.common.reasons import Reason, WorkerEnd, of_sessions
 from pwgrid.common.selectors_loop import Loop, Timer
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN, WARM, WorkerEvent, WorkerStatus
@@ -43,6 +43,7 @@ from pwgrid.runtime.process_identity import find_process
 log = structlog.get_logger()
 
 _STOPPING: Final = Reason(WorkerEnd.NOT_SAID, "stopping")
+_OUTDATED: Final = Reason(WorkerEnd.HOST_FILE)
 _ASKED_TO_END: Final = Reason(WorkerEnd.NOT_SAID, "asked to end")
 
 
@@ -104,7 +105,7 @@ class Worker:
     suspicion: str | None = None
     """Why it takes no new client now: its browser may be sick."""
     memory: Footprint = field(default_factory=Footprint)
-    recycle: Reason | None = None
+    recycle: Reason[WorkerEnd] | None = None
     told: Frame = field(default_factory=dict)
     """The state that it gets."""
     has_told_drain: bool = False
@@ -126,7 +127,7 @@ class Worker:
         )
 
     @property
-    def reason(self) -> Reason | None:
+    def reason(self) -> Reason[WorkerEnd] | None:
         """Why it ends, or will be replaced."""
         return self.life.reason or self.recycle
 
@@ -164,7 +165,7 @@ class Worker:
         """Have a spare serve, now or as soon as it is warm."""
         self._do(self.life.serve(self.shared.loop.now()))
 
-    def drain(self, reason: Reason, wanted: Purpose) -> None:
+    def drain(self, reason: Reason[WorkerEnd], wanted: Purpose) -> None:
         """Have it drain and end; if it does not end in time, it is killed."""
         was = self.life.status
         todo = self.life.drain(wanted, reason, self.shared.loop.now(), self.shared.config.settings)
@@ -174,12 +175,12 @@ class Worker:
             log.info("worker_drain_asked", worker=self.worker_id, reason=str(reason), now=is_now, active=self.active)
         self._do(todo)
 
-    def mark(self, reason: Reason | None) -> None:
+    def mark(self, reason: Reason[WorkerEnd] | None) -> None:
         """Have the plan replace it when its turn comes, or (None) not any more. The next master knows it, too."""
         self.recycle = reason
         self._write_file()
 
-    def takes_too_much_memory(self, reason: Reason) -> None:
+    def takes_too_much_memory(self, reason: Reason[WorkerEnd]) -> None:
         """Kill it and its tree; its sessions fail for `reason`."""
         self._do(self.life.takes_too_much_memory(reason))
 
@@ -238,16 +239,20 @@ class Worker:
                 self.launched = validate_reports.launched(data)
                 self._write_file()
                 self.shared.learn_trees.arm(now)  # the browser's processes while they are still below the worker
-            case {"t": "event", "name": "canary" | "errors" as name, "data": data}:
-                self._count(name, data)
+            case {"t": "event", "name": "canary" | "errors" | "outdated" as name, "data": data}:
+                self._note(name, data)
             case {"t": "event", "name": name, "data": data} if name in REPORTS:
                 self._says(name, data)
             case {"t": "event", "name": name}:
                 log.warning("event_unknown", worker=self.worker_id, name=name)
 
-    def _count(self, name: str, data: Frame) -> None:
-        """Count the tries of its browser, or errors in its browser server."""
+    def _note(self, name: str, data: Frame) -> None:
+        """Count the tries of its browser, or errors in its browser server; have it replaced if its browser may not read
+        a file that it needs."""
         tally = self.pool.tally
+        if name == "outdated":
+            self.mark(self.recycle or Reason.read(data.get("reason"), _OUTDATED))
+            return
         if name == "canary":
             tally.tried(validate_reports.seconds(data.get("s")) or 0.0, is_well=bool(data.get("ok")))
             return
@@ -290,7 +295,7 @@ class Worker:
             self.pool.tally.drain.observe(went_on_s)
         self.shared.drained.append({"id": self.worker_id, "cut": cut, "timedOut": timed_out, "lost": None})
 
-    def _count_drain(self, was: WorkerStatus, reason: Reason) -> None:
+    def _count_drain(self, was: WorkerStatus, reason: Reason[WorkerEnd]) -> None:
         if was in BEFORE_A_DRAIN and self.life.status is WorkerStatus.DRAINING:
             self.pool.tally.drains(reason)
 
@@ -307,7 +312,7 @@ class Worker:
 
     # How it ends
 
-    def _falls_silent(self, reason: Reason) -> None:
+    def _falls_silent(self, reason: Reason[WorkerEnd]) -> None:
         self._do(self.life.falls_silent(reason, taken_over=self._can_be_taken_over()))
 
     def _exited(self, ended: Exit) -> None:
@@ -325,7 +330,7 @@ class Worker:
         tell("worker_exited", worker=self.worker_id, **figures)
         self._do(todo)
 
-    def _why(self, ended: Exit) -> Reason:
+    def _why(self, ended: Exit) -> Reason[WorkerEnd]:
         reason = self.life.reason
         if ended.was_killed:
             how = "and cannot be killed" if ended.is_left else "killed"
@@ -454,7 +459,9 @@ class Worker:
         self._tell_proxy(command)
 
     def _tell_proxy(self, command: str) -> None:
-        about = {"workerId": self.worker_id, "browserType": self.browser_type, "reason": _told(self.life.reason)}
+        why = None if command == Action.TELL_GONE else self.life.reason
+        reason = None if why is None else of_sessions(why).as_data()
+        about = {"workerId": self.worker_id, "browserType": self.browser_type, "reason": reason}
         self.shared.tell_proxy(command, about)
 
     def _write_file(self) -> None:
@@ -511,7 +518,7 @@ class Worker:
         self._falls_silent(Reason(WorkerEnd.LATE, f"{since_s:.0f} s"))
 
 
-def _told(reason: Reason | None) -> str | None:
+def _told(reason: Reason[WorkerEnd] | None) -> str | None:
     """The sentence for people, and for the records of its sessions."""
     return None if reason is None else str(reason)
 
@@ -591,11 +598,11 @@ def adopt_worker(shared: Surroundings, pool: Pool, state: ChildState) -> Worker:
     return worker
 
 
-def _data(reason: Reason | None) -> dict[str, str] | None:
+def _data(reason: Reason[WorkerEnd] | None) -> dict[str, str] | None:
     """What stands for it in frames and files."""
     return None if reason is None else reason.as_data()
 
 
-def _read(written: object) -> Reason | None:
+def _read(written: object) -> Reason[WorkerEnd] | None:
     """The reason in another master's file."""
     return None if written is None else Reason.read(written, ASKED)

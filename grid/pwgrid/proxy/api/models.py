@@ -160,7 +160,8 @@ class Draining(_Model):
 
 
 class Session(_Model):
-    """One session. A time is null before its event; `reason` says why it ended."""
+    """One session. A time is null before its event; `reason` says why it ended, `reasonKind` says it
+    as one of a closed set."""
 
     id: str
     pool: str
@@ -168,6 +169,7 @@ class Session(_Model):
     worker_id: str
     status: str
     reason: str | None
+    reason_kind: str | None
     created_at: float
     started_at: float | None
     drain_at: float | None
@@ -265,13 +267,15 @@ LEASE_STATUS: Final[Mapping[str, LeaseStatus]] = {
 
 
 class Lease(_Model):
-    """One lease. `endedAt` is null until it is over; `reason` says why it is."""
+    """One lease. `endedAt` is null until it is over; `reason` says why it is, `reasonKind` says it as
+    one of a closed set."""
 
     browser_id: str
     browser_type: str
     worker_id: str
     status: LeaseStatus
     reason: str | None
+    reason_kind: str | None
     created_at: float
     expires_at: float
     ended_at: float | None
@@ -293,6 +297,7 @@ class Lease(_Model):
             worker_id=record.worker_id,
             status=LEASE_STATUS.get(record.status, "failed"),
             reason=record.reason,
+            reason_kind=record.reason_kind,
             created_at=record.created_at,
             expires_at=number(says(EXPIRES_AT)),
             ended_at=record.ended_at,

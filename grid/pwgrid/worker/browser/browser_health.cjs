@@ -18,7 +18,7 @@ class BrowserHealth {
     this.calls = new Map(); // client -> its unanswered calls of MAKES_PAGES, by their ids
     this.unready = new WeakMap(); // page that the browser has not set up -> for how many milliseconds it has not
     this.opened = 0; // pages that clients have got
-    this.cut = null; // { reason, afterMs }: which calls end their session, once the browser is known to be sick
+    this.cut = null; // { kind, afterMs }: which calls end their session, once the browser is known to be sick
     this.last = performance.now();
     setInterval(() => this.tick(), TICK_MS).unref();
     this.watchRenderers();
@@ -34,8 +34,8 @@ class BrowserHealth {
   }
 
   // Ends the sessions whose contexts and pages take longer than this, from now on.
-  cutHanging(reason, afterMs) {
-    this.cut = { reason, afterMs };
+  cutHanging(kind, afterMs) {
+    this.cut = { kind, afterMs };
     this.endHanging();
   }
 
@@ -103,7 +103,7 @@ class BrowserHealth {
       return;
     for (const [client, calls] of this.calls) {
       if ([...calls.values()].some(each => each.ms >= this.cut.afterMs))
-        client.session.end('grid', this.cut.reason);
+        client.session.end('grid', this.cut.kind);
     }
   }
 

@@ -17,6 +17,7 @@ const { MemoryGiver } = require('./give_memory_back.cjs');
 const { judgeSize } = require('./message_bounds.cjs');
 const { ENDS_THE_SESSION, isWellFormed, judge, judgeNavigation } = require('./message_guard.cjs');
 const { INTERNAL_ERROR } = require('./session.cjs');
+const { SessionDirectories } = require('./session_directories.cjs');
 
 const GOING_GRACE_MS = 5_000; // for a browser that a client has told to end
 const END_LIMIT_MS = 5_000; // for what a client has under way when it goes; then its contexts are closed all the same
@@ -73,7 +74,7 @@ class Client {
   // Returns whether Playwright gets the message. If not, answers it or ends the session.
   allows(connection, message) {
     if (!isWellFormed(message)) {
-      this.session.end('client', `protocol error (${MALFORMED})`, MALFORMED);
+      this.session.protocolError(MALFORMED);
       return false;
     }
     const dispatcher = connection._dispatcherByGuid.get(message.guid);
@@ -295,9 +296,8 @@ class Client {
     this.madeOverCdp.clear();
     if (undone.length)
       await Promise.race([Promise.allSettled(undone), sleep(END_LIMIT_MS, null, { ref: false })]);
-    // Most have made no file: one system call says so, and fs.promises.rm takes three turns through Node's threads.
-    if (this.directory && fs.existsSync(this.directory))
-      await fs.promises.rm(this.directory, { recursive: true, force: true }).catch(console.error);
+    if (this.directory)
+      await this.clients.directories.giveBack(this.directory).catch(console.error);
     byDirectory.delete(this.directory);
     this.clients.memory.clientLeft();
   }
@@ -318,7 +318,7 @@ class Clients {
     this.owners = null; // of the events, of class EventOwners
     this.navigates = false; // its navigations are judged
     this.listeners = new Set(); // for the browser's end, as far as it is known whose they are
-    this.lastDirectory = 0;
+    this.directories = new SessionDirectories(options.sessionsDirectory);
     this.byDirectory = new Map(); // clients that have one
     this.wrapDispatcher(playwright._connection.toImpl(playwright._connection));
     this.wrapSpawn();
@@ -495,7 +495,7 @@ class Clients {
     if (!client)
       return base;
     if (!client.directory) {
-      client.directory = path.join(base, `session-${++this.lastDirectory}`);
+      client.directory = this.directories.take();
       this.byDirectory.set(client.directory, client);
     }
     return client.directory;

@@ -83,7 +83,7 @@ function boundPatterns(whose, onTooMuch) {
 
   // Where the client has lost its session no pattern matches any more.
   function bounded(client, evaluate, needsLimit, noMatch) {
-    if (client?.session.reason)
+    if (client?.session.kind)
       return noMatch;
     const began = performance.now();
     try {

@@ -30,6 +30,7 @@ const { BrowserHealth } = require('./browser_health.cjs');
 const { BrowserMessages } = require('./browser_messages.cjs');
 const { CertificatePorts } = require('./certificate_ports.cjs');
 const { Clients } = require('./client_cleanup.cjs');
+const { confineProcesses } = require('./confined_processes.cjs');
 const { ErrorCounts } = require('./error_counts.cjs');
 const { serveLiveView } = require('./live_view.cjs');
 const { INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
@@ -55,6 +56,12 @@ const errors = new ErrorCounts(say);
 const workMark = new WorkMark(options.inWork);
 const home = { options, workMark, isStopping: () => stopping !== null, onOver }; // what every session gets
 
+// ws takes the path of a socket from a URL as it stands there, where a blank is %20, and ends it at the first colon. By way of
+// the open directory every path can be written. O_PATH is none of Node's constants.
+const O_PATH = 0o10000000;
+const socketDirectory = fs.openSync(path.dirname(options.socketPath), O_PATH);
+const socketUrl = `ws+unix:///proc/self/fd/${socketDirectory}/${path.basename(options.socketPath)}`;
+
 // ---------------------------------------------------------------------------------------------------------------- IPC
 
 function say(message) {
@@ -67,7 +74,7 @@ function onMessage(message, socket) {
     return takeSession(message, socket);
   switch (message.do) {
     case 'close':
-      return void sessions.get(message.session)?.end('grid', message.reason, message.code, message.text);
+      return void endSession(message);
     case 'ack':
       return void unacknowledged.delete(message.idx);
     case 'ping':
@@ -75,7 +82,7 @@ function onMessage(message, socket) {
     case 'ask_browser':
       return void health.ask().then(() => say({ say: 'browser_answered', id: message.id }), () => {}); // it has ended
     case 'cut_hanging':
-      return health.cutHanging(message.reason, message.afterS * 1000);
+      return health.cutHanging(message.kind, message.afterS * 1000);
     case 'canary':
       return void canary(message.id, message.timeoutS * 1000);
     case 'sync':
@@ -154,9 +161,13 @@ function onOver(session, report) {
     stop();
 }
 
-function endAll(by, reason, code) {
+function endSession({ session, reason: { kind, detail }, code, text }) {
+  sessions.get(session)?.end('grid', kind, code, { detail, text });
+}
+
+function endAll(by, kind, code) {
   for (const session of [...sessions.values()])
-    session.end(by, reason, code);
+    session.end(by, kind, code);
 }
 
 function watchSessions() {
@@ -181,6 +192,7 @@ async function launch() {
   wrapListening();
   if (options.channel.startsWith('moz-firefox'))
     shimBidi(require(path.join(options.playwrightCore, 'lib', 'utilsBundle')));
+  confineProcesses(options);
   const playwright = require(options.playwrightCore);
   const { version } = require(path.join(options.playwrightCore, 'package.json'));
   certificatePorts = new CertificatePorts(() => browserServer.process().pid, (times, uid) => say({ say: 'refused', times, uid }));
@@ -232,12 +244,12 @@ function onBrowserExit(code, signal) {
   onBrowserGone('browser crashed', { kind: 'browser ended', detail: signal ?? `exit ${code}`, signal: signal ?? '' });
 }
 
-// `why` is a reason for the worker (pwgrid/common/reasons.py), `reason` that of the sessions.
-function onBrowserGone(reason, why) {
+// `why` is a reason for the worker (pwgrid/common/reasons.py), `kind` that of the sessions' ends.
+function onBrowserGone(kind, why) {
   if (gone || stopping)
     return;
-  gone = { say: 'gone', reason: why, sessions: reason };
-  endAll('browser', reason, INTERNAL_ERROR);
+  gone = { say: 'gone', reason: why, sessions: kind };
+  endAll('browser', kind, INTERNAL_ERROR);
   if (ready)
     say(gone);
   if (!process.connected)
@@ -249,7 +261,7 @@ async function tryBrowser(timeoutMs) {
   let browser;
   let timer;
   const attempt = async () => {
-    browser = await browserType.connect(`ws+unix://${options.socketPath}:${ready.wsPath}`, { timeout: timeoutMs });
+    browser = await browserType.connect(`${socketUrl}:${ready.wsPath}`, { timeout: timeoutMs });
     const context = await browser.newContext();
     const page = await context.newPage();
     if (await page.evaluate('6 * 7') !== 42)

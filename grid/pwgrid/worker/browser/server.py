@@ -19,14 +19,13 @@ import structlog
 
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
-from pwgrid.common.reasons import Reason, WorkerEnd
-from pwgrid.common.session_lifecycle import EndReason
+from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.registry.records import TOKEN_ID
 from pwgrid.runtime.browser_process_tree import Tree, process_table
 from pwgrid.worker.browser.health import Answer, CanaryResult
-from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, in_work, spawn, temporary
+from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, in_work, spawn
 from pwgrid.worker.browser.node_link import Message, NodeLink
-from pwgrid.worker.holders import OfferedClient, SessionClosed
+from pwgrid.worker.holders import End, OfferedClient, SessionClosed
 
 log = structlog.get_logger()
 
@@ -42,7 +41,7 @@ _SYNC_AGAIN_S: Final = 0.5
 OnClosed = Callable[[SessionClosed, Callable[[], None]], None]
 """Gets the end, and a function to call once it is on record: until then a successor of this worker hears of it, too."""
 
-OnGone = Callable[[Reason], None]
+OnGone = Callable[[Reason[WorkerEnd]], None]
 
 OnErrors = Callable[[Mapping[str, int], str, str | None], None]
 """Gets numbers of errors by kind, the text of the last one, and the session that it was in, if any."""
@@ -66,7 +65,7 @@ class BrowserServer:
         self.pid = pid
         self.exited: asyncio.Future[int | None] = self._loop.create_future()
         """Done when the Node process has ended, with its return code, or None when it is no child of this process."""
-        self.sessions_ended_for: str = EndReason.BROWSER_CRASHED
+        self.sessions_ended_for = EndReason.BROWSER_CRASHED
         """The reason of the sessions that ended with the browser, once `on_gone` was called."""
         self.browser_heard_at = self._loop.time()
         """When the browser has said anything at all, as far as a pong has told."""
@@ -90,7 +89,7 @@ class BrowserServer:
         self._released = False
         self._pidfd = os.pidfd_open(pid)
         self._process = psutil.Process(pid)
-        self._tree = Tree(0, temporary(directory), {self._process}, anywhere=True)
+        self._tree = Tree(0, directory, {self._process}, anywhere=True)
         self._loop.add_reader(self._pidfd, self._on_exit)
         self._link = NodeLink(link_socket, self._on_message, self._on_link_end)
 
@@ -212,13 +211,13 @@ class BrowserServer:
             message["told"] = {**client.session.told, **token}  # for a successor of this worker
         return self._link.send_handle(message, client.sock)
 
-    def close_session(self, session_id: str, reason: str, text: str | None = None) -> None:
+    def close_session(self, session_id: str, reason: Reason[EndReason], text: str | None = None) -> None:
         """Ends a session with a WebSocket close frame; `on_closed` follows with this reason. Ignores unknown ids.
 
         `text` is the frame's text, by default the sentence for this reason (pwgrid/worker/close_texts.py).
         """
         more = {} if text is None else {"text": text}
-        self._link.send({"do": "close", "session": session_id, "code": _GOING_AWAY, "reason": reason, **more})
+        self._link.send({"do": "close", "session": session_id, "code": _GOING_AWAY, "reason": reason.as_data(), **more})
 
     async def canary(self, timeout_s: float) -> CanaryResult:
         """Tries a context, a page and an evaluate, as a client would. Does not raise for a sick browser."""
@@ -248,9 +247,9 @@ class BrowserServer:
         """Asks the browser. One that has ended never answers, and `on_gone` follows."""
         return self._ask({"do": "ask_browser"}, "browser_answered")
 
-    def cut_hanging(self, reason: str, after_s: float) -> None:
+    def cut_hanging(self, kind: EndReason, after_s: float) -> None:
         """Ends sessions whose contexts or pages take longer than this, from now on; `on_closed` follows for each."""
-        self._link.send({"do": "cut_hanging", "reason": reason, "afterS": after_s})
+        self._link.send({"do": "cut_hanging", "kind": kind, "afterS": after_s})
 
     async def stop(self, timeout_s: float) -> None:
         """Asks the browser server to end, and after `timeout_s` kills what is left of its process tree. Idempotent."""
@@ -288,7 +287,7 @@ class BrowserServer:
             case "errors":
                 self._when_ready(lambda: self.on_errors(message["counts"], message["text"], message.get("session")))
             case "gone":
-                self.sessions_ended_for = message.get("sessions", EndReason.BROWSER_CRASHED)
+                self.sessions_ended_for = EndReason(message["sessions"])
                 reason = Reason.read(message["reason"], Reason(WorkerEnd.BROWSER_ENDED))
                 self._when_ready(partial(self._tell_gone, reason))
 
@@ -315,12 +314,11 @@ class BrowserServer:
         self._returned.add_done_callback(lambda _: callback())
 
     def _deliver(self, message: Message) -> None:
-        closed = SessionClosed(
-            message["session"], message["bytesIn"], message["bytesOut"], message["by"], message["reason"]
-        )
+        reason = Reason.read(message["reason"], Reason(EndReason.OTHER))
+        closed = SessionClosed(message["session"], message["bytesIn"], message["bytesOut"], End(message["by"], reason))
         self._on_closed(closed, lambda: self._link.send({"do": "ack", "idx": message["idx"]}))
 
-    def _tell_gone(self, reason: Reason) -> None:
+    def _tell_gone(self, reason: Reason[WorkerEnd]) -> None:
         if self._gone or self._stopping:
             return
         self._gone = True

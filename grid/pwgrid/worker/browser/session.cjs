@@ -24,7 +24,8 @@ class Session {
     this.told = undefined; // what the worker was told of the client
     this.client = null; // of class Client: see client_cleanup.cjs
     this.by = '';
-    this.reason = ''; // set once: the first reason counts
+    this.kind = ''; // of the end's reason (EndReason in pwgrid/common/reasons.py); set once: the first one counts
+    this.detail = '';
     this.errno = '';
     this.startedAt = performance.now();
     this.controlBytes = 0; // pings and pongs of the client, headers included
@@ -43,7 +44,7 @@ class Session {
     this.ws = ws;
     if (!ws) { // playwright has answered with an HTTP error that says why, and closes the socket
       this.by = 'grid';
-      this.reason = 'handshake refused';
+      this.kind = 'handshake refused';
       return;
     }
     const countControl = data => { this.controlBytes += 6 + data.length; };
@@ -66,11 +67,11 @@ class Session {
         this.timer ??= setTimeout(() => this.socket.destroy(), CLOSE_GRACE_MS);
         close.call(ws, code, text);
         this.over();
-      } else if (!this.reason)
+      } else if (!this.kind)
         this.endedByPlaywright(code);
     };
     ws.terminate = () => {
-      if (!this.reason)
+      if (!this.kind)
         terminate.call(ws);
     };
   }
@@ -94,7 +95,7 @@ class Session {
   isRead() {
     if (this.ws.bufferedAmount > this.home.options.maxBufferedBytes)
       this.end('grid', 'the client does not read');
-    return !this.reason;
+    return !this.kind;
   }
 
   // A client of the DevTools protocol is known by its first message, which has no guid. Only an answer in that protocol
@@ -107,25 +108,31 @@ class Session {
       return;
     this.ws.send(JSON.stringify({ id: command.id, error: { code: -32000, message: NO_DEVTOOLS } }));
     this.ws.send = () => {}; // Playwright's answer to the same message
-    this.end('client', `protocol error (${UNSUPPORTED_DATA})`, UNSUPPORTED_DATA, NO_DEVTOOLS);
+    this.protocolError(UNSUPPORTED_DATA, NO_DEVTOOLS);
   }
 
   endedByPlaywright(code) {
     if (code !== undefined && code !== GOING_AWAY)
-      this.end('client', `protocol error (${code})`, code);
+      this.protocolError(code);
     else if (this.home.isStopping())
       this.end('grid', 'worker stopped');
     else
       this.end('browser', 'browser crashed', INTERNAL_ERROR);
   }
 
-  // Ends the session with a close frame, and the socket after CLOSE_GRACE_MS if the client does not answer. `reason` is for
-  // the record, `text` for the client's user: by default the options' text for this reason.
-  end(by, reason, code = GOING_AWAY, text = this.home.options.closeTexts[reason] ?? reason) {
-    if (this.reason)
+  // Its client has broken the protocol. `code` is of the WebSocket protocol.
+  protocolError(code, text = `protocol error (${code})`) {
+    this.end('client', 'protocol error', code, { detail: String(code), text });
+  }
+
+  // Ends the session with a close frame, and the socket after CLOSE_GRACE_MS if the client does not answer. The record gets
+  // `kind` and `detail`; the client's user reads `text`, by default the options' text for this kind.
+  end(by, kind, code = GOING_AWAY, { detail = '', text = this.home.options.closeTexts[kind] ?? kind } = {}) {
+    if (this.kind)
       return;
     this.by = by;
-    this.reason = reason;
+    this.kind = kind;
+    this.detail = detail;
     clearTimeout(this.timer);
     if (!this.ws)
       return void this.socket.destroy();
@@ -134,10 +141,10 @@ class Session {
   }
 
   // Answers a client that came when the browser had ended or this process was stopping.
-  refuse(by, reason) {
+  refuse(by, kind) {
     this.by = by;
-    this.reason = reason;
-    const body = JSON.stringify({ error: `${reason}; connect again` });
+    this.kind = kind;
+    const body = JSON.stringify({ error: `${kind}; connect again` });
     this.socket.resume();
     this.socket.end('HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n'
       + `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`);
@@ -158,7 +165,8 @@ class Session {
     const lost = ['ETIMEDOUT', 'EHOSTUNREACH', 'ENETUNREACH'].includes(this.errno);
     this.home.onOver(this, {
       bytesIn: this.socket.bytesRead, bytesOut: this.socket.bytesWritten,
-      by: this.by || 'client', reason: this.reason || (lost ? 'connection lost' : 'client disconnected'),
+      by: this.by || 'client',
+      reason: { kind: this.kind || (lost ? 'connection lost' : 'client disconnected'), detail: this.detail },
     });
   }
 
@@ -166,7 +174,7 @@ class Session {
   // queued for it: a client busy with one large message cannot answer a ping. Counts calls, not time, so that clients do not
   // pay for a pause of this process.
   ping() {
-    if (!this.ws || this.reason)
+    if (!this.ws || this.kind)
       return;
     const handle = this.socket._handle;
     const queued = handle ? handle.writeQueueSize : 0;
@@ -182,7 +190,7 @@ class Session {
   }
 
   sweep(elapsedMs) {
-    if (!this.ws || this.reason)
+    if (!this.ws || this.kind)
       return;
     const bytes = this.socket.bytesRead - this.controlBytes;
     this.idleMs = bytes > this.idleBytes ? 0 : this.idleMs + elapsedMs;
