@@ -284,3 +284,10 @@ async def as_many_values_as_are_taken(at: At) -> None:
     numbers = {"value": {"a": [{"n": 1}] * 140_000, "id": 1}, "handles": []}
     expression = "all => Array.from({ length: 140_000 }, (_, n) => ({})).length + all.length"
     await at.send(at.client.frame(at.page), "evaluateExpression", expression=expression, isFunction=True, arg=numbers)
+
+
+@heavy("APIRequestContext.fetch APIRequestContext.disposeAPIResponse")
+async def many_bodies_that_are_disposed_of(at: At) -> None:
+    for _ in range(4):
+        got = await at.send(at.requests, "fetch", url=at.site + "/two-thirds", timeout=BOUND_S * 1000)
+        await at.send(at.requests, "disposeAPIResponse", fetchUid=got["response"]["fetchUid"])

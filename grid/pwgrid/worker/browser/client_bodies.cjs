@@ -17,12 +17,27 @@ const UNPACKERS = ['createGunzip', 'createBrotliDecompress', 'createInflate', 'c
 
 class Bodies {
   constructor() {
-    this.coming = 0; // bytes of bodies that are not whole
-    this.kept = new Set(); // Playwright's maps of the bodies that it keeps
+    this.bytes = 0; // of those that are not whole yet, and of those that Playwright keeps
   }
 
-  get bytes() {
-    return [...this.kept].flatMap(each => [...each.values()]).reduce((bytes, { length }) => bytes + length, this.coming);
+  // Counts what comes into this map of Playwright's and leaves it.
+  count(map) {
+    const { set, delete: remove, clear } = map;
+    map.set = (id, body) => {
+      if (this.bytes + body.length > MOST_OF_CLIENT)
+        throw tooMuch();
+      this.bytes += body.length - (map.get(id)?.length ?? 0);
+      return set.call(map, id, body);
+    };
+    map.delete = id => {
+      this.bytes -= map.get(id)?.length ?? 0;
+      return remove.call(map, id);
+    };
+    map.clear = () => {
+      for (const { length } of map.values())
+        this.bytes -= length;
+      clear.call(map);
+    };
   }
 }
 
@@ -43,7 +58,7 @@ function boundBodies(whose) {
     stream.push = (chunk, ...rest) => {
       if (chunk) {
         bytes += chunk.length;
-        own.coming += chunk.length;
+        own.bytes += chunk.length;
         if (!stream.destroyed && (bytes > MOST_BYTES || own.bytes > MOST_OF_CLIENT)) {
           stream.emit('error', tooMuch()); // before `destroy`, which would only tell Playwright that it was aborted
           stream.destroy();
@@ -51,7 +66,12 @@ function boundBodies(whose) {
       }
       return push.call(stream, chunk, ...rest);
     };
-    stream.once('close', () => { own.coming -= bytes; });
+    const over = () => { // Playwright has it whole, or will not get it
+      own.bytes -= bytes;
+      bytes = 0;
+    };
+    stream.once('end', over);
+    stream.once('close', over);
   };
 
   for (const module of [http, https]) {
@@ -78,15 +98,7 @@ function boundBodies(whose) {
   }
 
   // Called for what Playwright sends a client's requests with; its map of bodies is counted from now on.
-  return ({ fetchResponses }, client) => {
-    const own = of(client), { set } = fetchResponses;
-    own.kept.add(fetchResponses);
-    fetchResponses.set = (id, body) => {
-      if (own.bytes + body.length > MOST_OF_CLIENT)
-        throw tooMuch();
-      return set.call(fetchResponses, id, body);
-    };
-  };
+  return ({ fetchResponses }, client) => of(client).count(fetchResponses);
 }
 
 function tooMuch() {
