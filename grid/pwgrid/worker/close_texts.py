@@ -1,4 +1,4 @@
-"""The sentences that clients hear when the grid closes their sessions, written for a test's author. Closes nothing.
+"""The sentences that clients hear when the grid closes their sessions, written for a test's author.
 
 Each is the text of a WebSocket close frame, which has room for 123 bytes; the session's record has the reason itself.
 """

@@ -1,4 +1,4 @@
-"""Describes what a browser server launches, and starts its Node process. Watches nothing."""
+"""Describes what a browser server launches, and starts its Node process."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 // Playwright's bundled Node runs it. Its options are JSON in the variable PWGRID_LAUNCH (pwgrid/worker/browser/launch.py). It
 // talks to its worker over Node's IPC (NODE_CHANNEL_FD, JSON lines; pwgrid/worker/browser/node_link.py) and outlives that
 // worker: the master keeps the other end open until a successor takes over. It opens no TCP port, and lets no client open
-// one. It does not decide who may connect: the proxy and the worker have done that before.
+// one. The proxy and the worker have decided before who may connect.
 //
 // How a session ends (each end is reported once, and again on `sync` until it is acknowledged):
 //   client  client disconnected · connection lost · protocol error · client closed the browser
@@ -221,7 +221,6 @@ async function launch() {
   });
   ready = {
     say: 'ready', pid: process.pid, browserPid: browserProcess.pid, browserVersion: '', playwrightVersion: version, wsPath,
-    asksBrowser: true, // it answers `ask_browser`
   };
   ready.browserVersion = await tryBrowser(options.launchTimeoutS * 1000);
   watchBrowser(clients.browser);

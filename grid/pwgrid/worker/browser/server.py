@@ -1,4 +1,4 @@
-"""Starts, feeds, watches and ends one browser server (launcher.cjs). Knows no slot, no Redis and no proxy."""
+"""Starts, feeds, watches and ends one browser server (launcher.cjs)."""
 
 from __future__ import annotations
 
@@ -55,8 +55,6 @@ class BrowserServer:
     """
 
     ready: LaunchedBrowser
-    can_be_asked: bool
-    """Whether it answers `ask_browser`. One that an earlier version has launched does not."""
 
     def __init__(
         self, link_socket: socket.socket, pid: int, directory: Path, on_closed: OnClosed, on_gone: OnGone
@@ -339,7 +337,6 @@ class BrowserServer:
 
     def _set_ready(self, message: Message) -> None:
         self.ready = LaunchedBrowser(message["browserPid"], message["browserVersion"], message["playwrightVersion"])
-        self.can_be_asked = message.get("asksBrowser", False)
         self._tree.note_below(self._process)
         self._returned.set_result(None)
 

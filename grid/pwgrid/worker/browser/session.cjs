@@ -1,4 +1,4 @@
-// One session in the browser server: its socket from the handoff to its close, and why it ended. Sends the worker nothing.
+// One session in the browser server: its socket from the handoff to its close, and why it ended.
 //
 // Idle means: no bytes from the client except pings and pongs. What the browser sends does not count, or a page that logs for
 // ever would hold a slot for ever; a client that waits for one answer longer than the limit counts as idle.
