@@ -19,7 +19,7 @@ from pwgrid.common.errors import BrowserServerGone, RegistryUnavailable
 from pwgrid.common.launch_failure import BrowserLaunchError, why
 from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.common.tasks import BackgroundTasks, first_of
-from pwgrid.common.worker_lifecycle import WorkerEvent, advance
+from pwgrid.common.worker_lifecycle import DrainTime, WorkerEvent, advance
 from pwgrid.control.child_side import ChildSide
 from pwgrid.installed.browsers import FoundBrowser
 from pwgrid.registry.registry import Registry
@@ -40,7 +40,6 @@ from pwgrid.worker.slots import Slots, is_worth_telling
 
 log = structlog.get_logger()
 
-LIFETIME_LIMIT: Final = Reason(WorkerEnd.LIFETIME)
 STOP_S: Final = 10.0
 SHOWN_AFTER_S: Final = 1.0
 """A suspicion that is over sooner is shown to nobody; no client is admitted meanwhile all the same."""
@@ -184,7 +183,7 @@ class Worker:
         self.admission.adopt(server, live)
         self._has_browser_server(server)
         left_s = max(0.0, boot.sessions_until - time.monotonic())
-        self.ask_drain(Reason(WorkerEnd.TAKEN_OVER), left_s, is_recycle=left_s > self.settings.drain_timeout)
+        self.ask_drain(Reason(WorkerEnd.TAKEN_OVER), boot.drain_time, left_s)
         self._step(WorkerEvent.DRAINS)
         await self.registry_sync.register()
         self.admission.open()  # only clients with leases are admitted
@@ -227,8 +226,8 @@ class Worker:
             return
         limit = self._drain.limit
         log.warning("sessions_cut", sessions=len(self.slots.live), why=str(cut), reason=str(limit.reason))
-        name = "recycle_drain_timeout" if limit.is_recycle else "drain_timeout"
-        text = drain_text(limit.reason.kind, cut, f"{name.upper()}={getattr(self.settings, name):g} s")
+        bound = f"{limit.within.setting}={limit.within.seconds(self.settings):g} s"
+        text = drain_text(limit.reason.kind, cut, bound)
         why = Reason(cut, str(limit.reason) if cut is EndReason.DRAIN_TIMEOUT else "")
         await self.admission.cut(why, text)
 
@@ -250,12 +249,13 @@ class Worker:
 
     # Requests and events
 
-    def ask_drain(self, reason: Reason[WorkerEnd], timeout_s: float | None = None, *, is_recycle: bool = False) -> None:
-        """Starts a planned drain, or leaves the sessions of a drain that is under way less time."""
+    def ask_drain(
+        self, reason: Reason[WorkerEnd], within: DrainTime = DrainTime.END, left_s: float | None = None
+    ) -> None:
+        """Starts a planned drain, or leaves the sessions of a drain that is under way less time. `left_s` is what is
+        left of the time, if the drain began elsewhere."""
         was_asked = self._drain.is_asked
-        if timeout_s is None:
-            timeout_s = self.settings.recycle_drain_timeout if is_recycle else self.settings.drain_timeout
-        drain = Drain(reason, timeout_s, is_recycle=is_recycle)
+        drain = Drain(reason, within.seconds(self.settings) if left_s is None else left_s, within=within)
         if self._drain.ask(drain) and was_asked:
             log.info("drain_hurried", reason=str(reason), sessions=len(self.slots.live), timeout_s=drain.timeout_s)
 
@@ -283,9 +283,9 @@ class Worker:
     def _on_command(self, name: str, data: dict[str, Any]) -> None:
         if name == "drain":
             reason = Reason.read(data.get("reason"), Reason(WorkerEnd.NOT_SAID))
-            is_recycle = bool(data.get("recycle"))
-            self.ask_drain(reason, data.get("timeoutS"), is_recycle=is_recycle)
-            if data.get("now"):
+            within = DrainTime(data["within"])
+            self.ask_drain(reason, within, data["timeoutS"])
+            if within is DrainTime.NOW:
                 self._drain.hurry()
         elif name == "serve":
             self._serve.set()
@@ -309,7 +309,12 @@ class Worker:
             self._lifetime_told = lifetime
             self.control.push_state(self._view())  # so that the master has a replacement ready in time
         if self.slots.is_used_up:
-            self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
+            self._end_used_up()
+
+    def _end_used_up(self) -> None:
+        """The last session of its life has been admitted. The selection that took it knows that first, and has let a
+        replacement serve in the same step; what Redis did not select, only this worker counts."""
+        self.ask_drain(Reason(WorkerEnd.LIFETIME), DrainTime.RECYCLE)
 
     def _on_gone(self, reason: Reason[WorkerEnd]) -> None:
         log.error("browser_gone", reason=str(reason), sessions=len(self.slots.live))
@@ -355,7 +360,7 @@ class Worker:
         if evidence is not None:
             log.error("browser_sick", error=evidence, sessions=len(self.slots.live))
             server.cut_hanging(EndReason.BROWSER_SICK, health.times.try_s)
-            self.ask_drain(Reason(WorkerEnd.CANARY, why(evidence)), is_recycle=True)
+            self.ask_drain(Reason(WorkerEnd.CANARY, why(evidence)), DrainTime.RECYCLE)
 
     def _suspicion_changed(self, suspicion: str | None) -> None:
         """Keeps new clients away at once, and shows why if it lasts."""
@@ -398,7 +403,7 @@ class Worker:
         if reply.command == "shutdown":
             self.slots.expect(reply.awaited)
             if reply.is_used_up:
-                self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
+                self._end_used_up()
             elif not self._drain.is_asked:  # the command stays in Redis, and later heartbeats repeat it
                 self.ask_drain(Reason(WorkerEnd.OPERATOR, "asked over Redis"))
         elif reply.command == "serve":
