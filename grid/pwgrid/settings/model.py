@@ -177,6 +177,8 @@ class Settings(BaseModel, frozen=True):
     """A session is ended when its client sends nothing for this time, even while it waits for an answer."""
     session_max_duration: value_types.Limit = setting(0.0, "sessions", "worker")
     """A session is ended after this time."""
+    session_max_buffered_mib: Annotated[int, value_types.Bounds(1, 4096)] = setting(64, "sessions", "worker")
+    """A session is ended when more than this, without the last message, waits for its client to read it."""
     live_view: bool = setting(True, "sessions", "proxy", "worker")
     """Operators may look at the pages of live sessions; a session's record says that somebody did."""
     session_history_ttl: Annotated[float, value_types.seconds(1)] = setting(3600.0, "sessions", "proxy", "worker")

@@ -34,6 +34,7 @@ from pwgrid.worker.browser.server import BrowserServer
 from pwgrid.worker.close_texts import drain_text
 from pwgrid.worker.drain import Drain, DrainRequest
 from pwgrid.worker.handoff_server import HandoffServer
+from pwgrid.worker.holders import End, SessionClosed
 from pwgrid.worker.registry_sync import RegistrySync
 from pwgrid.worker.sessions import CLOSE_GRACE_S
 from pwgrid.worker.slots import Slots, is_worth_telling
@@ -197,7 +198,7 @@ class Worker:
         server.on_errors = partial(self._note_errors, health)
         self.admission.sessions.on_handoff_failed = partial(health.sign, "a client was not handed over")
         self._background_tasks.start(self._watch_browser_server(server), "browser server watch")
-        self._background_tasks.start(self._end_when_server_hangs(health), "browser server liveness")
+        self._background_tasks.start(self._end_when_server_hangs(health, server), "browser server liveness")
         self._background_tasks.start(self._recycle_when_sick(health, server), "canary")
         self._background_tasks.start(self._end_when_browser_hangs(health), "browser liveness")
         ready = server.ready
@@ -326,10 +327,14 @@ class Worker:
         await asyncio.shield(server.exited)  # others wait for it, too, when this task is cancelled
         self.admission.all_ended("browser", EndReason.BROWSER_SERVER_LOST)
 
-    async def _end_when_server_hangs(self, health: BrowserHealth) -> None:
-        """Fails the worker when its browser server hangs. All its sessions hang with it, so none is waited for."""
+    async def _end_when_server_hangs(self, health: BrowserHealth, server: BrowserServer) -> None:
+        """Fails the worker when its browser server hangs. All its sessions hang with it, so none is waited for; the one
+        whose message it is about has a reason of its own."""
         await health.until_hung(Asked.SERVER)
-        log.error("browser_server_hung", sessions=len(self.slots.live))
+        cause = server.session_in_work()
+        log.error("browser_server_hung", sessions=len(self.slots.live), session=cause)
+        if cause is not None and cause in self.slots.live:
+            self.admission.sessions.ended(SessionClosed(cause, 0, 0, End("grid", Reason(EndReason.TOO_MUCH_WORK))))
         self.admission.all_ended("grid", EndReason.HUNG)
         self._stop_s = 0.0
         self._fail(Reason(WorkerEnd.BROWSER_SERVER_HUNG), 0.0, EndReason.HUNG)

@@ -114,7 +114,7 @@ async def _open_view(
             reader, writer = await asyncio.open_unix_connection(path / SOCKET)
     except OSError:
         raise _not_shown() from None
-    writer.write(_packet({"session": session_id}))
+    writer.write(_packet({"session": session_id, "operator": identity.is_operator}))
     return reader, writer
 
 

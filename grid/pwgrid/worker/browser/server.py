@@ -23,7 +23,7 @@ from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.registry.records import TOKEN_ID
 from pwgrid.runtime.browser_process_tree import Tree, process_table
 from pwgrid.worker.browser.health import Answer, CanaryResult
-from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, spawn
+from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, in_work, spawn
 from pwgrid.worker.browser.node_link import Message, NodeLink
 from pwgrid.worker.holders import End, OfferedClient, SessionClosed
 
@@ -70,6 +70,7 @@ class BrowserServer:
         self.on_sign: Callable[[str], None] = lambda _: None
         """Gets what makes the browser look sick. The caller of `start` or `adopt` may set it, and `on_errors`."""
         self.on_errors: OnErrors = lambda _counts, _text, _session: None
+        self._directory = directory
         self._on_closed = on_closed
         self._on_gone = on_gone
         self._popen: subprocess.Popen[bytes] | None = None
@@ -227,6 +228,14 @@ class BrowserServer:
                 said = answer.result()
                 return CanaryResult(said["ok"], said["error"] or "", said["ms"])
         return CanaryResult(False, "the browser server does not answer", round(timeout_s * 1000))
+
+    def session_in_work(self) -> str | None:
+        """The session on whose message the browser server has been working since it last answered; None if it does not
+        compute (a process that was stopped, say), or works for nobody in particular."""
+        with contextlib.suppress(OSError, psutil.Error):
+            if self._process.status() == psutil.STATUS_RUNNING:
+                return in_work(self._directory).read_text().strip() or None
+        return None
 
     def ping(self) -> Answer:
         """Asks the browser server itself."""
