@@ -19,7 +19,7 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy import reap_workers
 from pwgrid.proxy.reap_workers import DeadWorkers
 from pwgrid.registry.registry import Registry
-from pwgrid.registry.session_updates_until_written import SessionUpdate
+from pwgrid.registry.session_update import SessionUpdate
 from pwgrid.settings.model import Settings
 from pwgrid.worker import registry_sync
 from pwgrid.worker.holders import End, LiveSession, SessionClosed

@@ -14,7 +14,7 @@ from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.registry.blocking_reads import SessionWatch, snapshot
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Registry
-from pwgrid.registry.session_updates_until_written import SessionEnd, SessionUpdate
+from pwgrid.registry.session_update import SessionEnd, SessionUpdate
 from pwgrid.settings.model import Settings
 from tests.support.redis import RedisServer
 

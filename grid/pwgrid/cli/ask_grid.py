@@ -37,7 +37,7 @@ REPLY_TIMEOUT_S: Final = 5.0
 CHECK_TIMEOUT_S: Final = 60.0
 """For a request that makes the master load new code or settings first."""
 
-LOOK_EVERY_S: Final = 0.25
+POLL_INTERVAL_S: Final = 0.25
 
 _REPLY_BYTES: Final = 1 << 20
 _PEERCRED: Final = struct.Struct("3i")
@@ -213,13 +213,13 @@ class _Pool(NamedTuple):
 
 
 def watch(grid: RunningGrid, pids: Iterable[int], timeout_s: float = REPLY_TIMEOUT_S) -> Iterator[dict[str, Any]]:
-    """Yields the status every `LOOK_EVERY_S` seconds, and as soon as one of these processes ends."""
+    """Yields the status every `POLL_INTERVAL_S` seconds, and as soon as one of these processes ends."""
     for _ in processes_left(pids):
         yield status(grid, timeout_s)
 
 
 def processes_left(pids: Iterable[int]) -> Iterator[int]:
-    """Yields how many of these processes still run, every `LOOK_EVERY_S` seconds and as soon as one ends; for ever."""
+    """Yields how many of these processes still run: every `POLL_INTERVAL_S` seconds, as soon as one ends, for ever."""
     ends, left = select.poll(), 0
     with contextlib.ExitStack() as stack:
         for pid in pids:
@@ -230,7 +230,7 @@ def processes_left(pids: Iterable[int]) -> Iterator[int]:
                 left += 1
         while True:
             yield left
-            for pidfd, _ in ends.poll(LOOK_EVERY_S * 1000):
+            for pidfd, _ in ends.poll(POLL_INTERVAL_S * 1000):
                 ends.unregister(pidfd)
                 left -= 1
 

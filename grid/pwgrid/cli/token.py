@@ -247,7 +247,8 @@ def _running(runtime_dir: str | None) -> Iterable[RunningGrid]:
 def _service_uid(path: Path) -> int | None:
     """The uid of the service that is installed with this file, whether it runs or not; None where there is none."""
     from pwgrid.cli.install.installation import SERVICE_USER, InstallPaths
-    from pwgrid.cli.install.make_and_remove import RECORD, uid_of
+    from pwgrid.cli.install.record import RECORD
+    from pwgrid.cli.install.steps import uid_of
 
     is_installed = path.parent == InstallPaths.of(user=False).config and os.path.exists(path.with_name(RECORD))
     return uid_of(SERVICE_USER) if is_installed else None

@@ -9,7 +9,7 @@ import structlog
 
 log = structlog.get_logger()
 
-_CANCEL_AGAIN_S: Final = 0.05
+_CANCEL_INTERVAL_S: Final = 0.05
 
 
 class BackgroundTasks:
@@ -67,4 +67,4 @@ async def end_task(task: "asyncio.Task[Any]") -> None:
     """
     while not task.done():
         task.cancel()
-        await asyncio.wait([task], timeout=_CANCEL_AGAIN_S)
+        await asyncio.wait([task], timeout=_CANCEL_INTERVAL_S)

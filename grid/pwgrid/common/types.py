@@ -8,3 +8,6 @@ ChildKind = Literal["worker", "proxy", "redis"]
 """The kinds of processes that the master forks."""
 
 BROWSER_TYPES: Final[tuple[BrowserType, ...]] = get_args(BrowserType)
+
+GIVEN_BY_CLIENTS: Final = ("name", "run", "labels")
+"""The fields of a session's record that its client itself gives."""

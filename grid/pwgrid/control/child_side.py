@@ -202,16 +202,17 @@ class ChildSide:
         limit_s = self.lost_threshold_s if self._grace_s is None else self._grace_s
         now = time.monotonic()
         self._silence = FrozenPeerDetector(limit_s, now)
-        self._after("silence", self._silence.look_at - now, self._look)  # a later look would count as a freeze of ours
+        # A later check would count as a freeze of ours.
+        self._after("silence", self._silence.look_at - now, self._check_silence)
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         """Checks for silence. Frames only note the time: to re-arm a timer at each would cost more than this."""
         self._on_readable()  # this process may have been busy or frozen for just as long
         now = time.monotonic()
         if self._silence.is_over(now):
             self._lose()
         else:
-            self._after("silence", max(0.0, self._silence.look_at - now), self._look)
+            self._after("silence", max(0.0, self._silence.look_at - now), self._check_silence)
 
     def _lose(self) -> None:
         self.is_lost, self._is_alone = True, not self.is_connected

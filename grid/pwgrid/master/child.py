@@ -106,7 +106,7 @@ class Child:
             ended = self._reap()  # now: once it is reaped, the next fork may get its pid
             self._loop.call_at(self._loop.now(), lambda: on_exit(ended or Exit(None)))
         else:
-            self._loop.add(self._pidfd, self._look)
+            self._loop.add(self._pidfd, self._reap_if_ended)
 
     def end_by(self, term_at: float, kill_at: float) -> None:
         """SIGTERM and SIGKILL it at these monotonic times, unless it ends before; earlier times win over later ones.
@@ -141,7 +141,7 @@ class Child:
             log.error("process_not_killed", pid=self.pid, after_s=KILL_S)
         self._is_over(ended or Exit(None, was_killed=True, is_left=True))
 
-    def _look(self) -> None:
+    def _reap_if_ended(self) -> None:
         ended = self._reap()
         if ended is not None:
             self._is_over(ended)

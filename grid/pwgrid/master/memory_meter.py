@@ -60,7 +60,7 @@ class MemoryMeter:
         is_sample = now >= self._sample_at()
         try:
             if now >= min(self._sample_at(), self._age_at()):
-                self._look(now, is_sample=is_sample)
+                self._measure(now, is_sample=is_sample)
             elif not self._seen <= self._workers.by_id.keys():  # a worker that has gone may leave enough room
                 self._look_at_host(worker for worker in self._workers.by_id.values() if worker.life.has_process)
             self._is_blind = self._is_blind and not is_sample
@@ -70,7 +70,7 @@ class MemoryMeter:
             self._is_blind = True
         return min(self._sample_at(), self._age_at())
 
-    def _look(self, now: float, *, is_sample: bool) -> None:
+    def _measure(self, now: float, *, is_sample: bool) -> None:
         workers = [worker for worker in self._workers.by_id.values() if worker.life.has_process]
         if is_sample:
             self._sampled_at = now

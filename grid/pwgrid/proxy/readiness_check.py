@@ -26,18 +26,18 @@ class Readiness:
         not_ready = self._roster.not_ready()
         if not_ready is not None:
             return Verdict(not_ready)  # whatever Redis says
-        look = found or await self._look()
+        look = found or await self._ask_redis()
         offered = self._roster.offered().values()  # now: one may have been removed during the look
         return can_serve(self._roster.not_ready(), look, offered, self._registry.now(), self._stale_s)
 
     async def shortage(self, pool: str) -> str | None:
         """Returns why this pool can take no session at all; None when it can once a slot is free."""
         not_ready = self._roster.host_guard or self._roster.shortage(pool)
-        look = await self._look()
+        look = await self._ask_redis()
         found = self._roster.pools.get(pool)  # it may have been removed during the look
         return can_serve(not_ready, look, [found] if found else [], self._registry.now(), self._stale_s).reason
 
-    async def _look(self) -> Look:
+    async def _ask_redis(self) -> Look:
         """Asks Redis. Returns what it says, or why it says nothing. Calls at the same time share one question: many
         clients may have waited in vain."""
         if self._looking is None or self._looking.done():

@@ -13,7 +13,8 @@ from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.types import BrowserType
 from pwgrid.registry.records import Reaped
 from pwgrid.registry.registry import LOST, Registry
-from pwgrid.registry.session_updates_until_written import SessionRecordWriter, SpoolFile, read_spool_files
+from pwgrid.registry.session_writer import SessionRecordWriter
+from pwgrid.registry.spool import SpoolFile, read_spool_files
 
 log = structlog.get_logger()
 
@@ -22,10 +23,10 @@ STOPPED: Final = Reason(EndReason.WORKER_STOPPED)
 LAST_S: Final = 4.0
 """How long a stopping proxy waits for a Redis that is away, if there is still something to write."""
 
-AGAIN_S: Final = 5.0
+RETRY_INTERVAL_S: Final = 5.0
 """When to try again what Redis refused, unless it connects again before."""
 
-_LOOK_S: Final = 0.05
+_LAST_INTERVAL_S: Final = 0.05
 
 JUMP_S: Final = 1.0
 """No clock is slewed by as much in an interval: it was set, or the host was suspended."""
@@ -99,11 +100,11 @@ class DeadWorkers:
         self._is_refused.set()
 
     async def keep_trying(self) -> None:
-        """Tries again after AGAIN_S whenever Redis has refused: while it stays connected, no event tells that it works
-        again."""
+        """Tries again after RETRY_INTERVAL_S whenever Redis has refused: while it stays connected, no event tells that
+        it works again."""
         while True:
             await self._is_refused.wait()
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_INTERVAL_S)
             await self.clear()
 
     async def last_try(self) -> None:
@@ -113,7 +114,7 @@ class DeadWorkers:
                 while any(read_spool_files(self._runtime)):
                     await self._registry.client.wait_connected()
                     await self.clear()
-                    await asyncio.sleep(_LOOK_S)  # Redis may refuse for now; no event tells when it serves
+                    await asyncio.sleep(_LAST_INTERVAL_S)  # Redis may refuse for now; no event tells when it serves
         except TimeoutError:
             unwritten = sum(len(spooled.updates) for spooled in read_spool_files(self._runtime))
             log.error("session_updates_lost", sessions=unwritten)

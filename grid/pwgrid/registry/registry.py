@@ -36,7 +36,7 @@ from pwgrid.registry.records import (
 )
 from pwgrid.registry.redis_client import Argument, RedisClient, Reply, Subscription, check
 from pwgrid.registry.scripts import SCRIPTS, write_probe
-from pwgrid.registry.session_updates_until_written import SessionUpdate
+from pwgrid.registry.session_update import SessionUpdate
 from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()

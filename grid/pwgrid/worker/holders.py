@@ -14,9 +14,6 @@ from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.session_lifecycle import SessionStatus, how_ended
 from pwgrid.registry.records import EXPIRES_AT, LEASE, TOKEN_ID
 
-NAMES: Final = ("name", "run", "labels")
-"""Fields of `told` that come from the client itself."""
-
 
 @dataclass(slots=True)
 class LiveSession:

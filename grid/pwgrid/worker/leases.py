@@ -48,7 +48,7 @@ UNANSWERED_S: Final = 5.0
 """How long a lease waits for its borrower when its proxy ends without having reported the answer: the borrower may have
 got it all the same. A worker's successor waits as long."""
 
-TOKEN_LOOK_S: Final = 0.5
+TOKEN_CHECK_INTERVAL_S: Final = 0.5
 """How often to look whether the tokens are still there that leases were borrowed with. A token has to be missing twice:
 an editor may write the file in two steps."""
 
@@ -282,7 +282,7 @@ class Leases:
     def _watch_tokens(self) -> None:
         """Looks from time to time, as long as there is a lease that was borrowed with a token."""
         if self._next_look is None and any(lease.token_id for lease in self.slots.held.values()):
-            self._next_look = asyncio.get_running_loop().call_later(TOKEN_LOOK_S, self._look_at_tokens)
+            self._next_look = asyncio.get_running_loop().call_later(TOKEN_CHECK_INTERVAL_S, self._look_at_tokens)
 
     def _look_at_tokens(self) -> None:
         """Ends leases whose tokens are gone. One with a client takes no further one: live sessions go on."""

@@ -37,7 +37,7 @@ from pwgrid.worker.handoff_server import HandoffServer
 from pwgrid.worker.holders import End, SessionClosed
 from pwgrid.worker.registry_sync import RegistrySync
 from pwgrid.worker.sessions import CLOSE_GRACE_S
-from pwgrid.worker.slots import Slots, is_worth_telling
+from pwgrid.worker.slots import Slots, should_report
 
 log = structlog.get_logger()
 
@@ -306,7 +306,7 @@ class Worker:
 
     def _watch_lifetime(self) -> None:
         lifetime, limit = self.slots.lifetime, self.settings.max_lifetime_sessions
-        if is_worth_telling(lifetime, self._lifetime_told, limit):
+        if should_report(lifetime, self._lifetime_told, limit):
             self._lifetime_told = lifetime
             self.control.push_state(self._view())  # so that the master has a replacement ready in time
         if self.slots.is_used_up:

@@ -15,12 +15,9 @@ from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.redis_url import shown
 from pwgrid.registry.records import HeartbeatReply, WorkerRecord
 from pwgrid.registry.registry import Registry
-from pwgrid.registry.session_updates_until_written import (
-    SessionEnd,
-    SessionRecordWriter,
-    SessionUpdate,
-    write_spool_file,
-)
+from pwgrid.registry.session_update import SessionEnd, SessionUpdate
+from pwgrid.registry.session_writer import SessionRecordWriter
+from pwgrid.registry.spool import write_spool_file
 from pwgrid.registry.try_redis import try_redis
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.holders import End, Lease, LiveSession, SessionClosed
@@ -44,7 +41,7 @@ RECORD_AT_ONCE: Final = 32
 REFUSED_S: Final = 1.0
 """How long after a heartbeat that Redis has refused the next one is sent, at most."""
 
-_AGAIN_S: Final = 0.1
+_RETRY_INTERVAL_S: Final = 0.1
 
 
 class RegistrySync:
@@ -195,7 +192,7 @@ class RegistrySync:
                 while not await self._writer.flush():
                     await registry.client.wait_connected()
                     # Connected, but Redis refuses for now: no event tells when it will serve.
-                    await asyncio.sleep(_AGAIN_S)
+                    await asyncio.sleep(_RETRY_INTERVAL_S)
                 await registry.reap_worker(boot.browser_type, boot.worker_id, Reason(EndReason.WORKER_STOPPED))
         except (TimeoutError, RegistryUnavailable) as error:
             unwritten = self._writer.unwritten()

@@ -10,11 +10,12 @@ from typing import Final
 import structlog
 
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
+from pwgrid.common.types import GIVEN_BY_CLIENTS
 from pwgrid.registry.records import LEASE, TOKEN_ID, lease_of
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer
 from pwgrid.worker.handoff_server import HandoffServer
-from pwgrid.worker.holders import NAMES, End, LiveSession, OfferedClient, SessionClosed
+from pwgrid.worker.holders import End, LiveSession, OfferedClient, SessionClosed
 from pwgrid.worker.registry_sync import RECORD_AT_ONCE, RECORD_DELAY_S, RegistrySync
 from pwgrid.worker.slots import Slots
 
@@ -99,7 +100,7 @@ class Sessions:
                 "reason": str(closed.end.reason),
                 "bytesIn": closed.bytes_in,
                 "bytesOut": closed.bytes_out,
-                "told": {name: told[name] for name in NAMES if name in told},
+                "told": {name: told[name] for name in GIVEN_BY_CLIENTS if name in told},
             }
         )
 

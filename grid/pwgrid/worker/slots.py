@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from pwgrid.common.reasons import OfferRefusal
+from pwgrid.common.types import GIVEN_BY_CLIENTS
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.worker.holders import NAMES, Lease, LiveSession
+from pwgrid.worker.holders import Lease, LiveSession
 
 MOST_RUNS: Final = 20
 """How many entries of `runs` the master gets at most: a frame of the control link is bounded."""
@@ -56,9 +57,14 @@ class Slots:
 
     def runs(self) -> list[dict[str, str | int]]:
         """Returns who has how many slots, by names and label key as far as clients gave them; the MOST_RUNS largest."""
-        counts = Counter(tuple(each.told.get(name, "") for name in NAMES) for each in self._holders() if each.told)
-        del counts[("",) * len(NAMES)]
-        return [{**dict(zip(NAMES, key, strict=True)), "slots": slots} for key, slots in counts.most_common(MOST_RUNS)]
+        counts = Counter(
+            tuple(each.told.get(name, "") for name in GIVEN_BY_CLIENTS) for each in self._holders() if each.told
+        )
+        del counts[("",) * len(GIVEN_BY_CLIENTS)]
+        return [
+            {**dict(zip(GIVEN_BY_CLIENTS, key, strict=True)), "slots": slots}
+            for key, slots in counts.most_common(MOST_RUNS)
+        ]
 
     def refusal(self, session_id: str, deadline: float, now: float) -> OfferRefusal | None:
         """Returns why the worker refuses the session or lease, or None when it has a slot for it.
@@ -138,7 +144,7 @@ class Slots:
         self._fewer.set()
 
 
-def is_worth_telling(lifetime: int, told: int, max_lifetime: int) -> bool:
+def should_report(lifetime: int, told: int, max_lifetime: int) -> bool:
     """Whether the master should hear this count at once: at each tenth of a life, and at every session of the last.
     `told` is the count that it heard last; several sessions may have come since."""
     step = max(1, max_lifetime // REPORTS_PER_LIFE)

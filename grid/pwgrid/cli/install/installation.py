@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Final
 import click
 
 import pwgrid
-from pwgrid.cli.install.make_and_remove import Command, Directory, Handover, Record, Step, TextFile, User, Wait
+from pwgrid.cli.install.record import Record
+from pwgrid.cli.install.steps import ChangeOwner, Command, Directory, Step, TextFile, User, Wait
 from pwgrid.cli.own_command import by_path, on_path
 from pwgrid.common.errors import BrowserMissing, GridError
 from pwgrid.common.paths import home, resource_dir
@@ -233,7 +234,7 @@ class Installation(ABC):
         steps: list[Step] = [*self._places.directories(*made), *self._settings_files(token_group), *files]
         if self._asked.user:
             return steps
-        tokens = Handover(self._places.config / TOKENS_NAME, SERVICE_USER)
+        tokens = ChangeOwner(self._places.config / TOKENS_NAME, SERVICE_USER)
         return [User(SERVICE_USER, self._places.home), *steps, tokens]
 
     def _settings_files(self, token_group: str) -> Iterator[TextFile]:

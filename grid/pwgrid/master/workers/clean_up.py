@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 SHORTEST_S: Final = 0.02
 LONGEST_S: Final = 60.0
-TOLD_AGAIN_S: Final = 600.0
+LOG_INTERVAL_S: Final = 600.0
 SHORTAGE_S: Final = 1.0
 """After so long it looks at the host's processes again, if it could not for want of a descriptor."""
 
@@ -107,7 +107,7 @@ class CleanUp:
             about="SIGKILL does not end them: the kernel waits for something, such as a disk or a network file system, "
             "or they are another user's",
         )
-        worker.tell_at = now + TOLD_AGAIN_S
+        worker.tell_at = now + LOG_INTERVAL_S
         if not worker.is_over:
             worker.is_over = True
             self._on_over(worker_id)

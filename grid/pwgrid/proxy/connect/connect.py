@@ -19,9 +19,9 @@ from websockets.http11 import Request
 from pwgrid.common.reasons import EndReason, OfferRefusal
 from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.proxy.client_traces import Attempt, attempting
+from pwgrid.proxy.connect.first_bytes import parse_head
 from pwgrid.proxy.connect.gateway import SUCCESSOR_S, Gateway
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, clear_marks, may_be_served
-from pwgrid.proxy.connect.http_or_upgrade import parse_head
 from pwgrid.proxy.policy.arrival import Address, Arrival
 from pwgrid.proxy.policy.connect_request import ConnectRequest, LeasePath, browser_server_headers, decide
 from pwgrid.proxy.policy.refusal import Refusal, no_capacity, no_such_lease

@@ -335,7 +335,7 @@ class Clients {
   // Runs `handle`, in which Playwright handles this message of the browser.
   workOn(message, handle) {
     const client = this.owners.of(message);
-    client?.session.home.workMark.begins(client.session.id);
+    client?.session.server.workMark.begins(client.session.id);
     return this.eventOf.run(client, handle);
   }
 

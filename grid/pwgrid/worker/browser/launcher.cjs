@@ -54,7 +54,7 @@ let closedIdx = 0;
 let written = Promise.resolve(); // done when the last message is written
 const errors = new ErrorCounts(say);
 const workMark = new WorkMark(options.inWork);
-const home = { options, workMark, isStopping: () => stopping !== null, onOver }; // what every session gets
+const server = { options, workMark, isStopping: () => stopping !== null, onOver }; // what every session gets
 
 // ws takes the path of a socket from a URL as it stands there, where a blank is %20, and ends it at the first colon. By way of
 // the open directory every path can be written. O_PATH is none of Node's constants.
@@ -118,7 +118,7 @@ function told() {
 }
 
 function takeSession({ session: id, deadline, headers, early, told }, socket) {
-  const session = new Session(id, socket, home);
+  const session = new Session(id, socket, server);
   session.told = told;
   sessions.set(id, session);
   // After the deadline (this process was frozen) another worker has this client and its connection. Closing this copy of the

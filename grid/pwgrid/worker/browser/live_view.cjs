@@ -40,11 +40,11 @@ function serveLiveView(socketPath, browserType, pagesOf) {
     return viewer.isOperator ? others.length >= MOST_OPERATORS
       : others.filter(each => each.session === viewer.session).length >= MOST_OWNERS;
   };
-  const home = { casts, pagesOf, isFull, frameMs: FRAME_MS[browserType] ?? FRAME_MS.others };
+  const shared = { casts, pagesOf, isFull, frameMs: FRAME_MS[browserType] ?? FRAME_MS.others };
   const server = net.createServer(socket => {
     if (viewers.size >= MOST_CONNECTIONS)
       return void socket.destroy();
-    const viewer = new Viewer(socket, home);
+    const viewer = new Viewer(socket, shared);
     viewers.add(viewer);
     socket.once('close', () => viewers.delete(viewer));
   });
@@ -55,9 +55,9 @@ function serveLiveView(socketPath, browserType, pagesOf) {
 }
 
 class Viewer {
-  constructor(socket, home) {
+  constructor(socket, shared) {
     this.socket = socket;
-    this.home = home;
+    this.shared = shared;
     this.unread = Buffer.alloc(0);
     this.session = '';
     this.isOperator = false; // or else the session's owner
@@ -98,7 +98,7 @@ class Viewer {
     if (session && !this.session) {
       this.session = session;
       this.isOperator = operator === true;
-      if (this.home.isFull(this))
+      if (this.shared.isFull(this))
         return void this.socket.destroy();
       this.timer = setInterval(() => this.list(), LIST_MS);
       this.list();
@@ -114,7 +114,7 @@ class Viewer {
   }
 
   list() {
-    const pages = this.home.pagesOf(this.session);
+    const pages = this.shared.pagesOf(this.session);
     if (!pages) {
       clearInterval(this.timer);
       this.say(JSON_KIND, JSON.stringify({ ended: true }));
@@ -135,7 +135,7 @@ class Viewer {
   lookAt(page) {
     if (page === this.page)
       return;
-    const { casts, frameMs } = this.home;
+    const { casts, frameMs } = this.shared;
     casts.get(this.page)?.leave(this);
     this.page = page;
     this.waiting = null;

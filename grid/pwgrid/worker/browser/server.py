@@ -34,8 +34,8 @@ _GOING_AWAY: Final = 1001
 """The code of WebSocket close frames."""
 
 _KILLED_S: Final = 5.0
-_KILL_AGAIN_S: Final = 0.02
-_SYNC_AGAIN_S: Final = 0.5
+_KILL_INTERVAL_S: Final = 0.02
+_SYNC_INTERVAL_S: Final = 0.5
 
 
 OnClosed = Callable[[SessionClosed, Callable[[], None]], None]
@@ -263,7 +263,7 @@ class BrowserServer:
         with contextlib.suppress(TimeoutError):  # a process in uninterruptible sleep is left to the master
             async with asyncio.timeout(_KILLED_S):
                 while self._tree.kill(process_table()):  # noqa: ASYNC110 - no event tells that all of them have ended
-                    await asyncio.sleep(_KILL_AGAIN_S)
+                    await asyncio.sleep(_KILL_INTERVAL_S)
                 await asyncio.shield(self.exited)
         self._release()
 
@@ -331,7 +331,7 @@ class BrowserServer:
         # If the predecessor was killed in the middle of a line, the first `sync` is lost with it: ask until answered.
         while True:
             self._link.send({"do": "sync"})
-            done, _ = await asyncio.wait([self._started], timeout=_SYNC_AGAIN_S)
+            done, _ = await asyncio.wait([self._started], timeout=_SYNC_INTERVAL_S)
             if done:
                 return self._started.result()
 

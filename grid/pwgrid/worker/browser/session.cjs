@@ -15,10 +15,10 @@ const NO_DEVTOOLS = 'this grid speaks Playwright\'s protocol, not CDP: use conne
 const kSession = Symbol('session'); // property of a socket
 
 class Session {
-  // `home`: { options, isStopping(), onOver(session, report) }
-  constructor(id, socket, home) {
+  // `server`: { options, isStopping(), onOver(session, report) }
+  constructor(id, socket, server) {
     this.id = id;
-    this.home = home;
+    this.server = server;
     this.socket = socket;
     this.ws = null;
     this.told = undefined; // what the worker was told of the client
@@ -78,7 +78,7 @@ class Session {
 
   // Whether Playwright gets a message: to parse one of millions of values takes seconds. It is answered here, if it has an id in front.
   takes(data) {
-    this.home.workMark.begins(this.id);
+    this.server.workMark.begins(this.id);
     const refusal = tooManyValues(data);
     if (!refusal)
       return true;
@@ -93,7 +93,7 @@ class Session {
   // Whether the client reads what it is sent. A page can say more than any client reads, and all of it would be kept here. The message that is
   // to be sent is not counted: one answer may be larger than the limit.
   isRead() {
-    if (this.ws.bufferedAmount > this.home.options.maxBufferedBytes)
+    if (this.ws.bufferedAmount > this.server.options.maxBufferedBytes)
       this.end('grid', 'the client does not read');
     return !this.kind;
   }
@@ -114,7 +114,7 @@ class Session {
   endedByPlaywright(code) {
     if (code !== undefined && code !== GOING_AWAY)
       this.protocolError(code);
-    else if (this.home.isStopping())
+    else if (this.server.isStopping())
       this.end('grid', 'worker stopped');
     else
       this.end('browser', 'browser crashed', INTERNAL_ERROR);
@@ -127,7 +127,7 @@ class Session {
 
   // Ends the session with a close frame, and the socket after CLOSE_GRACE_MS if the client does not answer. The record gets
   // `kind` and `detail`; the client's user reads `text`, by default the options' text for this kind.
-  end(by, kind, code = GOING_AWAY, { detail = '', text = this.home.options.closeTexts[kind] ?? kind } = {}) {
+  end(by, kind, code = GOING_AWAY, { detail = '', text = this.server.options.closeTexts[kind] ?? kind } = {}) {
     if (this.kind)
       return;
     this.by = by;
@@ -163,7 +163,7 @@ class Session {
       return;
     this.isOver = true;
     const lost = ['ETIMEDOUT', 'EHOSTUNREACH', 'ENETUNREACH'].includes(this.errno);
-    this.home.onOver(this, {
+    this.server.onOver(this, {
       bytesIn: this.socket.bytesRead, bytesOut: this.socket.bytesWritten,
       by: this.by || 'client',
       reason: { kind: this.kind || (lost ? 'connection lost' : 'client disconnected'), detail: this.detail },
@@ -195,7 +195,7 @@ class Session {
     const bytes = this.socket.bytesRead - this.controlBytes;
     this.idleMs = bytes > this.idleBytes ? 0 : this.idleMs + elapsedMs;
     this.idleBytes = Math.max(bytes, this.idleBytes);
-    const { idleTimeoutS, maxDurationS } = this.home.options;
+    const { idleTimeoutS, maxDurationS } = this.server.options;
     if (idleTimeoutS && this.idleMs >= idleTimeoutS * 1000)
       this.end('grid', 'idle timeout');
     else if (maxDurationS && performance.now() - this.startedAt >= maxDurationS * 1000)

@@ -8,7 +8,8 @@ import pytest
 
 from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.session_lifecycle import SessionStatus
-from pwgrid.registry.session_updates_until_written import SessionEnd, SessionUpdate, read_spool_files, write_spool_file
+from pwgrid.registry.session_update import SessionEnd, SessionUpdate
+from pwgrid.registry.spool import read_spool_files, write_spool_file
 
 END = SessionEnd(SessionStatus.COMPLETED, Reason(EndReason.CLIENT_DISCONNECTED), 2.0, 3, 4)
 UPDATES = (

@@ -1,25 +1,17 @@
-"""Session updates: what a worker writes to Redis about its sessions. While Redis is away they are kept in memory, and
-in a spool file once the worker has exited."""
+"""Writes session updates to Redis, and keeps them in memory while Redis is away."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
 
-import orjson
 import structlog
 
-from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
-from pwgrid.common.reasons import EndReason, Reason
-from pwgrid.common.session_lifecycle import SessionStatus
-from pwgrid.common.types import BROWSER_TYPES, BrowserType
-from pwgrid.runtime.directory import UNWRITTEN
+from pwgrid.registry.session_update import SessionUpdate
 
 log = structlog.get_logger()
 
@@ -28,53 +20,6 @@ MAX_UNWRITTEN: Final = 10_000
 
 _AT_ONCE: Final = 64
 """How many updates are written at once when Redis is back. Each is of another session, so none waits for another."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionEnd:
-    """How a session ended. Times are Unix seconds."""
-
-    status: SessionStatus
-    reason: Reason[EndReason]
-    at: float
-    bytes_in: int = 0
-    bytes_out: int = 0
-    drain_at: float | None = None
-    """When its worker's drain began, if that was before the end."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionUpdate:
-    """A session as its worker knows it; without an `end` it runs.
-
-    `started_at` (Unix seconds) is None and `client` empty where only the worker's predecessor knew them.
-    """
-
-    session_id: str
-    started_at: float | None = None
-    client: str = ""
-    end: SessionEnd | None = None
-    told: Mapping[str, str] = field(default_factory=dict)
-    """Fields of the record that the proxy told the worker. Used where Redis has none."""
-
-    def merged(self, other: SessionUpdate) -> SessionUpdate:
-        """Returns both in one, whichever came first. An end is final, and keeps the start."""
-        return SessionUpdate(
-            self.session_id,
-            other.started_at if self.started_at is None else self.started_at,
-            self.client or other.client,
-            self.end or other.end,
-            self.told or other.told,
-        )
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> SessionUpdate:
-        """Reads an update of a spool file. Raises TypeError or KeyError for anything else."""
-        end = values["end"]
-        if end is not None:
-            reason = Reason.read(end["reason"], Reason(EndReason.OTHER))
-            end = SessionEnd(**{**end, "status": SessionStatus(end["status"]), "reason": reason})
-        return cls(**{**values, "end": end})
 
 
 @dataclass(slots=True)
@@ -204,57 +149,3 @@ class SessionRecordWriter:
         if dropped.update.end is not None:
             log.error("registry_write_dropped", session=dropped.update.session_id, error=f"{MAX_UNWRITTEN} are kept")
         dropped.done()
-
-
-@dataclass(frozen=True, slots=True)
-class SpoolFile:
-    """The spool file of one worker that has exited."""
-
-    browser_type: BrowserType
-    worker_id: str
-    updates: tuple[SessionUpdate, ...]
-    path: Path
-
-    def remove(self) -> None:
-        """Removes the file, and with the last file the directory. Idempotent."""
-        self.path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # it has other files
-            self.path.parent.rmdir()
-
-
-def write_spool_file(
-    runtime: Path, browser_type: BrowserType, worker_id: str, updates: Iterable[SessionUpdate]
-) -> None:
-    """Writes a worker's spool file, whole or not at all. Raises OSError."""
-    directory = runtime / UNWRITTEN
-    content = {"browserType": browser_type, "workerId": worker_id, "entries": list(updates)}
-    while True:
-        directory.mkdir(mode=0o700, exist_ok=True)
-        try:
-            write_whole(directory / f"{worker_id}.json", orjson.dumps(content))
-        except FileNotFoundError:
-            continue  # a proxy has just removed the directory with its last file
-        return
-
-
-def read_spool_files(runtime: Path) -> Iterator[SpoolFile]:
-    """Yields every worker's spool file. One that is broken is removed, with an error in the log; one that cannot be
-    read for now (no free descriptor, an error of the disk) stays for a later look."""
-    for path in sorted((runtime / UNWRITTEN).glob("*.json")):
-        try:
-            yield _read_spool_file(path)
-        except FileNotFoundError:
-            continue  # another proxy was faster
-        except OSError as error:
-            log.warning("session_updates_not_read_yet", path=str(path), error=repr(error))
-        except (ValueError, TypeError, KeyError) as error:
-            log.error("session_updates_not_readable", path=str(path), error=repr(error))
-            path.unlink(missing_ok=True)
-
-
-def _read_spool_file(path: Path) -> SpoolFile:
-    content = orjson.loads(path.read_bytes())
-    if content["browserType"] not in BROWSER_TYPES:
-        raise ValueError(f"{content['browserType']!r} is no browser type")
-    updates = tuple(SessionUpdate.read(each) for each in content["entries"])
-    return SpoolFile(content["browserType"], str(content["workerId"]), updates, path)
