@@ -10,8 +10,6 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_settings import EnvSettingsSource
 
 from pwgrid.common import trace_settings
 from pwgrid.common.errors import ConfigError, Violation
@@ -100,9 +98,8 @@ def load(
     draft = _Draft(directory)
     file, named_by = _find_file(config_file, environ)
     path = draft.take_file(absolute(file, directory), named_by)
-    environment = _Environment(environ)
-    for name, text in environment().items():
-        source = f"environment {environment.variables[name]}"
+    for name, (text, variable) in _from_environment(environ).items():
+        source = f"environment {variable}"
         if name == POOLS:
             draft.take_pools(*read_pool_config(text), source)
         else:
@@ -125,7 +122,8 @@ def load(
 
 def log_format_of(environ: Mapping[str, str], flags: Mapping[str, object]) -> str:
     """LOG_FORMAT by flag and environment alone, as `load` reads it: errors of `load` itself are told in that format."""
-    return str(flags.get("log_format") or _Environment(environ)().get("log_format", "")).strip().lower()
+    text, _ = _from_environment(environ).get("log_format", ("", ""))
+    return str(flags.get("log_format") or text).strip().lower()
 
 
 def find_tokens_file(config_file: Path | None, environ: Mapping[str, str]) -> Path:
@@ -148,23 +146,14 @@ def _find_file(config_file: Path | None, environ: Mapping[str, str]) -> tuple[Pa
     return DEFAULT_FILE, "the default place"
 
 
-class _Environment(EnvSettingsSource):
-    """The texts of the environment, by the names of the settings."""
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        super().__init__(Settings, case_sensitive=True)  # type: ignore[arg-type]  # it looks at fields and config only
-        # Upper case only: the base class would also look for a field's own name.
-        self.env_vars = {name: text for name, text in set_variables(environ).items() if name.isupper()}
-        self.variables: dict[str, str] = {}
-        """The variable that has set each setting."""
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        value, variable, is_complex = super().get_field_value(field, field_name)
-        self.variables[field_name] = variable
-        return value, field_name, is_complex
-
-    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        return value  # a list is words, not JSON: the model splits them
+def _from_environment(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """The text of each setting that the environment sets, and the variable that it is from."""
+    texts = set_variables(environ)
+    found = {}
+    for setting in SETTINGS.values():
+        if (variable := next((name for name in setting.environments if name in texts), None)) is not None:
+            found[setting.name] = (texts[variable], variable)
+    return found
 
 
 _Validate = Callable[[Mapping[str, object]], Settings]
@@ -186,10 +175,7 @@ class _Draft:
         """Names whose last value is itself wrong, so that no rule between settings can be applied to it."""
 
     def take_file(self, path: Path, named_by: str) -> Path | None:
-        """Takes the values of a file; returns its path, or None when there is none in the default place.
-
-        Does not use TomlConfigSettingsSource, which ignores a missing file or a pipe.
-        """
+        """Takes the values of a file; returns its path, or None when there is none in the default place."""
         text = ""
         try:
             text = path.read_bytes().decode("utf-8-sig")

@@ -8,8 +8,6 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeVar, ge
 from urllib.parse import urlsplit
 
 from pydantic import (
-    AliasChoices,
-    AliasGenerator,
     BaseModel,
     ConfigDict,
     Field,
@@ -107,9 +105,6 @@ class Settings(BaseModel, frozen=True):
         extra="forbid",
         allow_inf_nan=False,
         hide_input_in_errors=True,
-        alias_generator=AliasGenerator(validation_alias=lambda name: AliasChoices(*environment_names(name))),
-        validate_by_name=True,
-        loc_by_alias=False,
     )
 
     host: value_types.Host = setting("127.0.0.1", "listener", "fixed")
