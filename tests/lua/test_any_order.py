@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.lua.model import NOW, LuaGrid
+from tests.lua.model import NOW, Holder, Lease, Leased, LuaGrid, kind_id_lease
 from tests.support.redis import RedisServer
 
 SLOTS = 3
@@ -32,8 +32,23 @@ class Worker:
     name: str
     alive: bool = True
     status: str = "available"
-    live: set[str] = field(default_factory=set)
+    live: set[Holder] = field(default_factory=set)
+    """Sessions and leases, each in a slot, and sessions in the slots of their leases."""
     lifetime: int = 0
+
+    @property
+    def taken(self) -> int:
+        return sum(not isinstance(each, Leased) for each in self.live)
+
+    def with_lease(self, lease: Holder) -> list[Holder]:
+        return [each for each in self.live if isinstance(each, Leased) and Lease(each.lease) == lease]
+
+
+def reported(holder: Holder) -> Holder:
+    """As a worker tells of it that was told of its client. A session that came with a lease counts towards no cap."""
+    if isinstance(holder, str):
+        return f"{holder}@@{TOLD}"
+    return Lease(f"{holder.id}@@{TOLD}") if isinstance(holder, Lease) else holder
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -48,7 +63,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.now = NOW
         self.workers: dict[str, Worker] = {}
         self.serial = 0
-        self.late: list[tuple[str, str]] = []
+        self.late: list[tuple[Holder, str]] = []
         self.totals: dict[str, int] = {}
 
     # What happens
@@ -58,56 +73,71 @@ class AnyOrder(RuleBasedStateMachine):
         for _ in range(2):
             self.register()
 
-    @rule(target=pending)
-    def a_client_comes(self) -> str:
+    @rule(target=pending, borrows=st.booleans())
+    def a_client_comes(self, borrows: bool) -> Holder:
         self.serial += 1
-        self.select(f"s{self.serial}")
-        return f"s{self.serial}"
+        holder = Lease(f"l{self.serial}") if borrows else f"s{self.serial}"
+        self.select(holder)
+        return holder
 
-    @rule(session=consumes(pending), told=st.booleans())
-    def the_worker_admits_it(self, session: str, told: bool) -> None:
-        worker = self.worker_of(session)
-        if worker is None or len(worker.live) >= SLOTS or worker.status != "available":
-            self.grid.rollback(session)
+    @rule(holder=consumes(pending), told=st.booleans())
+    def the_worker_admits_it(self, holder: Holder, told: bool) -> None:
+        worker = self.worker_of(holder)
+        if worker is None or worker.taken >= SLOTS or worker.status != "available":
+            self.grid.rollback(holder)
             return
-        worker.live.add(session)
+        worker.live.add(holder)
         worker.lifetime += 1
         if told:
-            self.grid.start(session, now=self.now, worker=worker.name, told=TOLD)
+            self.grid.start(holder, now=self.now, worker=worker.name, told=TOLD)
 
-    @rule(session=consumes(pending), times=st.integers(1, 2), again=st.booleans())
-    def the_handoff_fails(self, session: str, times: int, again: bool) -> None:
-        worker = self.worker_of(session)
+    @rule(holder=consumes(pending), times=st.integers(1, 2), again=st.booleans())
+    def the_handoff_fails(self, holder: Holder, times: int, again: bool) -> None:
+        worker = self.worker_of(holder)
         for _ in range(times):
-            self.grid.rollback(session)
+            self.grid.rollback(holder)
         if again:
-            self.select(session, exclude=worker.name if worker else "")
+            self.select(holder, exclude=worker.name if worker else "")
 
-    @rule(target=pending, session=consumes(pending))
-    def the_proxy_asks_again_elsewhere(self, session: str) -> str:
-        worker = self.worker_of(session)
-        self.select(session, exclude=worker.name if worker else "")
-        return session
+    @rule(target=pending, holder=consumes(pending))
+    def the_proxy_asks_again_elsewhere(self, holder: Holder) -> Holder:
+        worker = self.worker_of(holder)
+        self.select(holder, exclude=worker.name if worker else "")
+        return holder
+
+    @rule(data=st.data(), told=st.booleans())
+    def a_client_comes_with_a_lease(self, data: st.DataObject, told: bool) -> None:
+        leases = [(each, name) for each, name in self.living() if isinstance(each, Lease)]
+        if not leases:
+            return
+        lease, name = data.draw(st.sampled_from(leases))
+        self.serial += 1
+        session = Leased(f"s{self.serial}", lease.id)
+        self.workers[name].live.add(session)
+        if told:
+            self.grid.start(session, now=self.now, worker=name)
 
     @rule(data=st.data(), told=st.sampled_from(["now", "twice", "late", "never"]))
-    def a_session_ends(self, data: st.DataObject, told: str) -> None:
-        living = sorted((session, worker.name) for worker in self.workers.values() for session in worker.live)
+    def something_ends(self, data: st.DataObject, told: str) -> None:
+        """A session, or a lease with all that came with it."""
+        living = self.living()
         if not living:
             return
-        session, name = data.draw(st.sampled_from(living))
-        self.workers[name].live.remove(session)
-        if told == "late":
-            self.late.append((session, name))
-        elif told != "never":
-            for _ in range(2 if told == "twice" else 1):
-                self.grid.release(session, "completed", "closed", now=self.now, worker=name)
-            assert self.grid.status(session) == "completed"
+        chosen, name = data.draw(st.sampled_from(living))
+        for holder in (*self.workers[name].with_lease(chosen), chosen):
+            self.workers[name].live.remove(holder)
+            if told == "late":
+                self.late.append((holder, name))
+            elif told != "never":
+                for _ in range(2 if told == "twice" else 1):
+                    self.grid.release(holder, "completed", "closed", now=self.now, worker=name)
+                assert self.grid.status(holder) == "completed"
 
     @rule()
     def what_was_kept_while_redis_was_away_is_told(self) -> None:
-        for session, name in self.late:
-            self.grid.release(session, "completed", "closed", now=self.now, worker=name)
-            assert self.grid.status(session) == "completed"
+        for holder, name in self.late:
+            self.grid.release(holder, "completed", "closed", now=self.now, worker=name)
+            assert self.grid.status(holder) == "completed"
         self.late.clear()
 
     @rule(seconds=st.sampled_from([1.0, 6.0]))
@@ -145,28 +175,35 @@ class AnyOrder(RuleBasedStateMachine):
     # What must hold
 
     @invariant()
-    def counters_are_the_number_of_leases(self) -> None:
+    def counters_are_the_number_of_slots(self) -> None:
         for name in self.workers:
-            assert (self.grid.active(name) or 0) == len(self.grid.live(name))
+            slots = len(self.grid.live(name)) + len(self.grid.leases(name))
+            assert (self.grid.active(name) or 0) == slots
 
     @invariant()
-    def live_records_and_leases_are_the_same(self) -> None:
-        leased = {session for name in self.workers for session in self.grid.live(name)}
-        records = [key.rpartition(":")[2] for key in self.grid.client.keys(f"{self.grid.prefix}session:*")]
-        statuses = {session: self.grid.status(session) for session in records}
-        assert {session for session, status in statuses.items() if status in ("pending", "running")} == leased
-        ended = [status for status in statuses.values() if status not in ("pending", "running")]
-        assert sum(self.grid.outcomes().values()) - sum(self.grid.taken_back().values()) == len(ended)
+    def live_records_and_live_sets_are_the_same(self) -> None:
+        for kind in ("session", "lease"):
+            live = {each[1] for name in self.workers for each in self.in_redis(name) if each[0] == kind}
+            statuses = {
+                key.rpartition(":")[2]: self.grid.client.hget(key, "status")
+                for key in self.grid.client.keys(f"{self.grid.prefix}{kind}:*")
+            }
+            assert {id_ for id_, status in statuses.items() if status in ("pending", "running")} == live
+            ended = [status for status in statuses.values() if status not in ("pending", "running")]
+            assert sum(self.grid.outcomes(kind).values()) - sum(self.grid.taken_back(kind).values()) == len(ended)
 
     @invariant()
-    def caps_count_live_sessions_and_leave_nothing_behind(self) -> None:
-        leased = {session for name in self.workers for session in self.grid.live(name)}
+    def caps_count_who_has_a_slot_and_leave_nothing_behind(self) -> None:
+        slots = {f"{kind}:{id_}" for name in self.workers for kind, id_, lease in self.in_redis(name) if not lease}
         for name, _ in CAPS:
-            assert self.grid.get("SMEMBERS", f"sessions:of:{name}") == leased
+            assert self.grid.get("SMEMBERS", f"sessions:of:{name}") == slots
 
     @invariant()
     def totals_only_rise(self) -> None:
-        totals = {**{f"-{name}": count for name, count in self.grid.taken_back().items()}, **self.grid.outcomes()}
+        totals: dict[str, int] = {}
+        for kind in ("session", "lease"):
+            totals |= {f"{kind} {name}": count for name, count in self.grid.outcomes(kind).items()}
+            totals |= {f"{kind} -{name}": count for name, count in self.grid.taken_back(kind).items()}
         assert all(totals.get(name, 0) >= count for name, count in self.totals.items())
         self.totals = totals
 
@@ -178,11 +215,11 @@ class AnyOrder(RuleBasedStateMachine):
                 self.beat(worker)
         self.grid.reap(now=self.now)
         for worker in self.workers.values():
-            assert set(self.grid.live(worker.name)) == worker.live
-            assert self.grid.active(worker.name) == (len(worker.live) if worker.alive else None)
+            assert self.in_redis(worker.name) == set(map(kind_id_lease, worker.live))
+            assert self.grid.active(worker.name) == (worker.taken if worker.alive else None)
             assert self.grid.lifetime(worker.name) == (worker.lifetime if worker.alive else None)
-            assert [self.grid.status(session) for session in worker.live] == ["running"] * len(worker.live)
-        self.live_records_and_leases_are_the_same()
+            assert [self.grid.status(holder) for holder in worker.live] == ["running"] * len(worker.live)
+        self.live_records_and_live_sets_are_the_same()
 
     # Helpers
 
@@ -191,11 +228,23 @@ class AnyOrder(RuleBasedStateMachine):
         self.workers[worker.name] = worker
         self.grid.register(worker.name, slots=SLOTS, now=self.now)
 
-    def select(self, session: str, exclude: str = "") -> None:
+    def living(self) -> list[tuple[Holder, str]]:
+        """What is live, each with its worker, in an order that can be repeated."""
+        living = [(holder, worker.name) for worker in self.workers.values() for holder in worker.live]
+        return sorted(living, key=lambda each: kind_id_lease(each[0]))
+
+    def in_redis(self, name: str) -> set[tuple[str, str, str]]:
+        """What Redis has as live in this worker, as kind, id and lease."""
+        own = {("session", id_, "") for id_ in self.grid.live(name)} | {
+            ("lease", id_, "") for id_ in self.grid.leases(name)
+        }
+        return own | {("session", id_, lease) for id_, lease in self.grid.leased(name).items()}
+
+    def select(self, holder: Holder, exclude: str = "") -> None:
         before = {name: (self.grid.active(name), self.grid.lifetime(name)) for name in self.workers}
-        had = self.grid.session(session).get("workerId")
+        had = self.grid.record(holder).get("workerId")
         chosen = self.grid.select(
-            session,
+            holder,
             max_active=SLOTS,
             max_lifetime=MAX_LIFETIME,
             lease=LEASE_S,
@@ -212,13 +261,13 @@ class AnyOrder(RuleBasedStateMachine):
             assert chosen != exclude
             assert (self.grid.active(chosen), self.grid.lifetime(chosen)) == (active + 1, lifetime + 1)
 
-    def worker_of(self, session: str) -> Worker | None:
-        record = self.grid.session(session)
+    def worker_of(self, holder: Holder) -> Worker | None:
+        record = self.grid.record(holder)
         worker = self.workers.get(record.get("workerId", ""))
         return worker if worker is not None and worker.alive and record["status"] == "pending" else None
 
     def beat(self, worker: Worker) -> None:
-        live = tuple(f"{session}@@{TOLD}" for session in sorted(worker.live))
+        live = tuple(reported(holder) for holder in sorted(worker.live, key=kind_id_lease))
         known, *_ = self.grid.heartbeat(
             worker.name, live, now=self.now, status=worker.status, lifetime=str(worker.lifetime)
         )

@@ -81,7 +81,7 @@ async def test_a_lease_lasts_from_its_slot_on_not_from_the_begin_of_the_wait_for
         return "aa"
 
     gateway.slot = a_slot_after_half_a_minute
-    ticket = Ticket("lease:bb", "chromium", "chromium", None, "1.2.3.4:5", deadline=0.0)
+    ticket = Ticket("bb", "chromium", "chromium", None, "1.2.3.4:5", deadline=0.0)
     lent = await lend(gateway, ticket, 60.0)
     assert lent.expires_at == 1090.0
     assert handoffs.asked[0][1]["expiresAt"] == 1090.0

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_faults import FaultKind, RedisFault
+from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.proxy.connect.connect_metrics import Waited
 from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.handoff_link import Handoffs
@@ -88,7 +89,7 @@ class Leases:
             raise answer
         return answer
 
-    async def rollback(self, session_id: str) -> None:
+    async def rollback(self, session_id: str, _kind: HeldAs) -> None:
         self.given_back.append(session_id)
 
 

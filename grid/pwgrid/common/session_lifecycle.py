@@ -11,6 +11,13 @@ from typing import Final
 from pwgrid.common.reasons import EndReason
 
 
+class HeldAs(StrEnum):
+    """How a slot is held."""
+
+    SESSION = "session"  # by a client that is connected
+    LEASE = "lease"  # for a client that comes later, until it is returned or runs out
+
+
 class SessionStatus(StrEnum):
     PENDING = "pending"  # selected: it holds a slot until its lease ends
     RUNNING = "running"  # its worker has admitted it

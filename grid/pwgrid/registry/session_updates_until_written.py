@@ -17,7 +17,7 @@ import structlog
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
 from pwgrid.common.reasons import EndReason, Reason
-from pwgrid.common.session_lifecycle import SessionStatus
+from pwgrid.common.session_lifecycle import HeldAs, SessionStatus
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.runtime.directory import UNWRITTEN
 
@@ -45,7 +45,7 @@ class SessionEnd:
 
 @dataclass(frozen=True, slots=True)
 class SessionUpdate:
-    """A session as its worker knows it; without an `end` it runs.
+    """A session, or a lease, as its worker knows it; without an `end` it runs.
 
     `started_at` (Unix seconds) is None and `client` empty where only the worker's predecessor knew them.
     """
@@ -56,6 +56,18 @@ class SessionUpdate:
     end: SessionEnd | None = None
     told: Mapping[str, str] = field(default_factory=dict)
     """Fields of the record that the proxy told the worker. Used where Redis has none."""
+    kind: HeldAs = HeldAs.SESSION
+    lease_id: str = ""
+    """The lease that a session came with; it has no slot of its own then."""
+
+    @property
+    def key(self) -> tuple[HeldAs, str]:
+        return self.kind, self.session_id
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Its id as a field of a log line."""
+        return {self.kind.value: self.session_id}
 
     def merged(self, other: SessionUpdate) -> SessionUpdate:
         """Returns both in one, whichever came first. An end is final, and keeps the start."""
@@ -65,16 +77,18 @@ class SessionUpdate:
             self.client or other.client,
             self.end or other.end,
             self.told or other.told,
+            self.kind,
+            self.lease_id or other.lease_id,
         )
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> SessionUpdate:
-        """Reads an update of a spool file. Raises TypeError or KeyError for anything else."""
+        """Reads an update of a spool file. Raises TypeError, KeyError or ValueError for anything else."""
         end = values["end"]
         if end is not None:
             reason = Reason.read(end["reason"], Reason(EndReason.OTHER))
             end = SessionEnd(**{**end, "status": SessionStatus(end["status"]), "reason": reason})
-        return cls(**{**values, "end": end})
+        return cls(**{**values, "end": end, "kind": HeldAs(values["kind"])})
 
 
 @dataclass(slots=True)
@@ -106,7 +120,7 @@ class SessionRecordWriter:
     ) -> None:
         self._write = write
         self._on_kept = on_kept
-        self._kept: OrderedDict[str, _UnwrittenUpdate] = OrderedDict()
+        self._kept: OrderedDict[tuple[HeldAs, str], _UnwrittenUpdate] = OrderedDict()
         self._under_way: dict[asyncio.Task[None], _UnwrittenUpdate] = {}
         self._replaying = asyncio.Lock()
         self.fault: RegistryUnavailable | None = None
@@ -133,11 +147,11 @@ class SessionRecordWriter:
 
     def unwritten(self) -> list[SessionUpdate]:
         """Returns what Redis may not have yet, one update for each session."""
-        found: dict[str, SessionUpdate] = {}
+        found: dict[tuple[HeldAs, str], SessionUpdate] = {}
         for kept in (*self._under_way.values(), *self._kept.values()):
             update = kept.update
-            before = found.get(update.session_id)
-            found[update.session_id] = before.merged(update) if before else update
+            before = found.get(update.key)
+            found[update.key] = before.merged(update) if before else update
         return list(found.values())
 
     async def flush(self) -> bool:
@@ -175,7 +189,7 @@ class SessionRecordWriter:
         if fault is None:
             kept.done()
             return
-        log.warning("registry_write_kept", session=kept.update.session_id, error=str(fault))
+        log.warning("registry_write_kept", **kept.update.named, error=str(fault))
         self._keep(kept)
         self._on_kept(kept.update)
 
@@ -184,25 +198,25 @@ class SessionRecordWriter:
         try:
             await self._write(update)
         except RegistryError as error:
-            log.error("registry_write_dropped", session=update.session_id, error=str(error))
+            log.error("registry_write_dropped", **update.named, error=str(error))
         except RegistryUnavailable as error:
             return error
         return None
 
     def _keep(self, kept: _UnwrittenUpdate, *, first: bool = False) -> None:
-        session_id = kept.update.session_id
-        before = self._kept.get(session_id)
-        self._kept[session_id] = before.merged(kept) if before else kept
+        key = kept.update.key
+        before = self._kept.get(key)
+        self._kept[key] = before.merged(kept) if before else kept
         if first:
-            self._kept.move_to_end(session_id, last=False)
+            self._kept.move_to_end(key, last=False)
         while len(self._kept) > MAX_UNWRITTEN:
             self._drop_one()
 
     def _drop_one(self) -> None:
-        running = (session_id for session_id, kept in self._kept.items() if kept.update.end is None)
+        running = (key for key, kept in self._kept.items() if kept.update.end is None)
         dropped = self._kept.pop(next(running, next(iter(self._kept))))
         if dropped.update.end is not None:
-            log.error("registry_write_dropped", session=dropped.update.session_id, error=f"{MAX_UNWRITTEN} are kept")
+            log.error("registry_write_dropped", **dropped.update.named, error=f"{MAX_UNWRITTEN} are kept")
         dropped.done()
 
 

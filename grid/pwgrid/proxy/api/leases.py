@@ -34,7 +34,7 @@ from pwgrid.proxy.select.queue import ClientGone, Ticket
 from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S
 from pwgrid.proxy.services import Services
 from pwgrid.registry import records
-from pwgrid.registry.records import EXPIRES_AT, LEASE
+from pwgrid.registry.records import EXPIRES_AT
 from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
@@ -239,7 +239,7 @@ async def lend(gateway: Gateway, ticket: Ticket, ttl_s: float, attempt: Attempt 
         worker_id = await gateway.slot(ticket, attempt)
         # The time in line does not count. Its worker's next heartbeat tells Redis.
         since, expires_at = time.monotonic(), time.time() + ttl_s
-        lease_id = LeaseId(worker_id, ticket.session_id.removeprefix(LEASE))
+        lease_id = LeaseId(worker_id, ticket.session_id)
         secret = secrets.token_urlsafe(24)
         answer = await _take(gateway, lease_id, secret, expires_at, ticket)
         refused = answer["refused"]
@@ -247,7 +247,7 @@ async def lend(gateway: Gateway, ticket: Ticket, ttl_s: float, attempt: Attempt 
             attempt.offered("keep", since, time.monotonic(), worker_id, refused)
         if refused is None:
             if attempt is not None:
-                attempt.served(worker_id, ticket.session_id)
+                attempt.served(worker_id, lease_id=ticket.session_id)
             path = f"/lease/{ticket.browser_type}/{lease_id.worker_id}/{lease_id.own}.{secret}"
             return GrantedLease(lease_id, path, expires_at, bool(answer.get("hearsOfAnswer")))
         log.info("lease_not_taken", worker=worker_id, lease=lease_id.own, reason=refused)

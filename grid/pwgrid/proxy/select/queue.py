@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.policy.fair_line import FairLine, Party, Waiting
 from pwgrid.proxy.policy.refusal import line_full, waited_in_vain
-from pwgrid.registry.records import CAPS, LEASE
+from pwgrid.registry.records import CAPS
 from pwgrid.settings.model import Settings
 
 Key = TypeVar("Key", bound=Hashable)
@@ -61,11 +62,15 @@ class Ticket:
         """Returns what the worker is told: owner, names and caps, for a record that Redis does not have."""
         return {**self.fields, CAPS: ",".join(self.caps)} if self.caps else {**self.fields}
 
-    def take_another_id(self) -> None:
-        self.session_id = (LEASE if self.borrows else "") + secrets.token_hex(8)
+    @property
+    def kind(self) -> HeldAs:
+        return HeldAs.LEASE if self.borrows else HeldAs.SESSION
 
-    def kind(self) -> Hashable:
-        """At one moment the registry has the same answer for all tickets of the same kind."""
+    def take_another_id(self) -> None:
+        self.session_id = secrets.token_hex(8)
+
+    def eligible_as(self) -> Hashable:
+        """At one moment the registry has the same answer for all tickets for which this is equal."""
         return self.playwright_version, self.worker_id, frozenset(self.excluded), frozenset(self.caps)
 
 
@@ -205,7 +210,7 @@ class Queue:
         for limit, waiting, most in bounds:
             if waiting >= most:
                 raise line_full(pool, ticket.run, limit, most, len(line), line.position_of_next(party))
-        line.join(ticket, party, ticket.kind())
+        line.join(ticket, party, ticket.eligible_as())
         self._count(ticket, 1)
 
     def _leave(self, ticket: Ticket) -> None:

@@ -46,6 +46,7 @@ class Selector:
         try:
             worker_id = await self._registry.select(
                 ticket.browser_type,
+                kind=ticket.kind,
                 max_concurrent=pool.slots if pool else settings.max_concurrent_sessions,
                 max_lifetime=pool.lifetime if pool else settings.max_lifetime_sessions,
                 session_id=ticket.session_id,
@@ -107,9 +108,10 @@ class Selector:
         if ticket.chosen_locally:
             return
         try:
-            await self._registry.rollback(ticket.session_id)
+            await self._registry.rollback(ticket.session_id, ticket.kind)
         except RegistryUnavailable as error:
-            log.warning("slot_freed_when_lease_expires", session=ticket.session_id, error=str(error))
+            held = {ticket.kind.value: ticket.session_id}
+            log.warning("slot_freed_when_lease_expires", **held, error=str(error))
 
     async def check_endpoint(self, browser_type: BrowserType, worker_id: str, path: str) -> None:
         """Raises Refusal unless the path, which names the worker, has the secret of its registered endpoint."""
