@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ CAPS = (("run:/nightly", 4), ("token:ci", 5))
 TOLD = json.dumps({"caps": ",".join(name for name, _ in CAPS)})
 MAX_LIFETIME = 6
 LEASE_S = 5.0
+LIVE = ("pending", "running")
 
 
 @dataclass
@@ -49,6 +51,18 @@ def reported(holder: Holder) -> Holder:
     if isinstance(holder, str):
         return f"{holder}@@{TOLD}"
     return Lease(f"{holder.id}@@{TOLD}") if isinstance(holder, Lease) else holder
+
+
+def reading(key: str) -> tuple[Any, ...] | None:
+    """The command that reads a key; None for one that is not compared."""
+    if ":live:" in key:
+        return "ZRANGE", key, 0, -1
+    if key.startswith("sessions:of:"):
+        return "SMEMBERS", key
+    compared = (":outcomes", ":taken_back", ":active_connections")
+    if key.startswith(("session:", "lease:", "sessions:leased:")) or key.endswith(compared):
+        return "HGETALL", key
+    return None
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -175,35 +189,38 @@ class AnyOrder(RuleBasedStateMachine):
     # What must hold
 
     @invariant()
-    def counters_are_the_number_of_slots(self) -> None:
+    def redis_agrees_with_itself(self) -> None:
+        seen = self.everything()
+        live = {each for name in self.workers for each in self.live_in(seen, name)}
+        self.counters_are_the_number_of_slots(seen)
+        for kind in ("session", "lease"):
+            self.live_records_and_live_sets_are_the_same(seen, kind, {id_ for of, id_, _ in live if of == kind})
+        for name, _ in CAPS:  # they count who has a slot, and leave nothing behind
+            slots = {f"{kind}:{id_}" for kind, id_, lease in live if not lease}
+            assert seen.get(f"sessions:of:{name}", set()) == slots
+        self.totals_only_rise(seen)
+
+    def counters_are_the_number_of_slots(self, seen: dict[str, Any]) -> None:
+        active = seen.get("cluster:active_connections", {})
         for name in self.workers:
-            slots = len(self.grid.live(name)) + len(self.grid.leases(name))
-            assert (self.grid.active(name) or 0) == slots
+            slots = [each for each in self.live_in(seen, name) if not each[2]]
+            assert int(active.get(f"chromium:{name}", 0)) == len(slots)
 
-    @invariant()
-    def live_records_and_live_sets_are_the_same(self) -> None:
-        for kind in ("session", "lease"):
-            live = {each[1] for name in self.workers for each in self.in_redis(name) if each[0] == kind}
-            statuses = {
-                key.rpartition(":")[2]: self.grid.client.hget(key, "status")
-                for key in self.grid.client.keys(f"{self.grid.prefix}{kind}:*")
-            }
-            assert {id_ for id_, status in statuses.items() if status in ("pending", "running")} == live
-            ended = [status for status in statuses.values() if status not in ("pending", "running")]
-            assert sum(self.grid.outcomes(kind).values()) - sum(self.grid.taken_back(kind).values()) == len(ended)
+    def live_records_and_live_sets_are_the_same(self, seen: dict[str, Any], kind: str, live: set[str]) -> None:
+        records = {key.rpartition(":")[2]: record for key, record in seen.items() if key.startswith(f"{kind}:")}
+        assert all(record["kind"] == kind for record in records.values())
+        assert {id_ for id_, record in records.items() if record["status"] in LIVE} == live
+        outcomes, taken_back = seen.get(f"{kind}s:outcomes", {}), seen.get(f"{kind}s:taken_back", {})
+        ended = sum(map(int, outcomes.values())) - sum(map(int, taken_back.values()))
+        assert ended == len(records) - len(live)
 
-    @invariant()
-    def caps_count_who_has_a_slot_and_leave_nothing_behind(self) -> None:
-        slots = {f"{kind}:{id_}" for name in self.workers for kind, id_, lease in self.in_redis(name) if not lease}
-        for name, _ in CAPS:
-            assert self.grid.get("SMEMBERS", f"sessions:of:{name}") == slots
-
-    @invariant()
-    def totals_only_rise(self) -> None:
-        totals: dict[str, int] = {}
-        for kind in ("session", "lease"):
-            totals |= {f"{kind} {name}": count for name, count in self.grid.outcomes(kind).items()}
-            totals |= {f"{kind} -{name}": count for name, count in self.grid.taken_back(kind).items()}
+    def totals_only_rise(self, seen: dict[str, Any]) -> None:
+        totals = {
+            f"{key} {name}": int(count)
+            for key in seen
+            if key.endswith((":outcomes", ":taken_back"))
+            for name, count in seen[key].items()
+        }
         assert all(totals.get(name, 0) >= count for name, count in self.totals.items())
         self.totals = totals
 
@@ -214,12 +231,13 @@ class AnyOrder(RuleBasedStateMachine):
             if worker.alive:
                 self.beat(worker)
         self.grid.reap(now=self.now)
+        seen = self.everything()
         for worker in self.workers.values():
-            assert self.in_redis(worker.name) == set(map(kind_id_lease, worker.live))
+            assert self.live_in(seen, worker.name) == set(map(kind_id_lease, worker.live))
             assert self.grid.active(worker.name) == (worker.taken if worker.alive else None)
             assert self.grid.lifetime(worker.name) == (worker.lifetime if worker.alive else None)
             assert [self.grid.status(holder) for holder in worker.live] == ["running"] * len(worker.live)
-        self.live_records_and_live_sets_are_the_same()
+        self.redis_agrees_with_itself()
 
     # Helpers
 
@@ -233,12 +251,21 @@ class AnyOrder(RuleBasedStateMachine):
         living = [(holder, worker.name) for worker in self.workers.values() for holder in worker.live]
         return sorted(living, key=lambda each: kind_id_lease(each[0]))
 
-    def in_redis(self, name: str) -> set[tuple[str, str, str]]:
+    def everything(self) -> dict[str, Any]:
+        """All keys that are compared, with what they hold."""
+        reads = {key: read for key in self.grid.client.keys("*") if (read := reading(key))}
+        with self.grid.client.pipeline(transaction=False) as pipeline:
+            for read in reads.values():
+                pipeline.execute_command(*read)
+            return dict(zip(reads, pipeline.execute(), strict=True))
+
+    @staticmethod
+    def live_in(seen: dict[str, Any], name: str) -> set[tuple[str, str, str]]:
         """What Redis has as live in this worker, as kind, id and lease."""
-        own = {("session", id_, "") for id_ in self.grid.live(name)} | {
-            ("lease", id_, "") for id_ in self.grid.leases(name)
+        own = {
+            (kind, id_, "") for kind in ("session", "lease") for id_ in seen.get(f"{kind}s:live:chromium:{name}", ())
         }
-        return own | {("session", id_, lease) for id_, lease in self.grid.leased(name).items()}
+        return own | {("session", *each) for each in seen.get(f"sessions:leased:chromium:{name}", {}).items()}
 
     def select(self, holder: Holder, exclude: str = "") -> None:
         before = {name: (self.grid.active(name), self.grid.lifetime(name)) for name in self.workers}
