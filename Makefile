@@ -4,8 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 LINK ?=
-# Test processes at once: two with whole grids and real browsers, which keep more than one core busy each, and all others
-# with files that mostly wait (tests/support/xdist_lanes.py). With 2 there is no such one.
+# Test processes at once: two that begin with whole grids and real browsers, which keep more than one core busy each, and
+# others that begin with files that mostly wait (tests/support/xdist_lanes.py). With 2 there is no such one.
 JOBS ?= 3
 # What has the longest files comes first, so that no process is left alone with one at the end.
 TESTS ?= tests/faults tests/e2e tests/process tests/hostile tests/lua tests/unit
@@ -35,6 +35,7 @@ test: set-up-dev  ## sets everything up, then runs the tests (make test ARGS="te
 	@$(BIN)/pwgrid setup --chromium 1
 	@$(BIN)/pwgrid setup --chromium 0 --firefox 1 --video || echo "pwgrid: what needs it is skipped, and the last lines say so"
 	@$(BIN)/python tools/promtool.py
+	@$(BIN)/python tools/reverse_proxies.py
 ifeq ($(ARGS),)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS)
 else

@@ -30,6 +30,7 @@ NAMES = (  # each a module with COMPARES, and `run`, which returns all its rows
     "long",
     "memory",
     "guard",
+    "confine",
     "dashboard",
 )
 

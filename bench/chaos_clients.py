@@ -19,8 +19,9 @@ from typing import Any
 
 import psutil
 
-from bench.client import CLOSE, PING, PONG, STALL_S, ClientProcess, Target, frame, head, reset_at_close
+from bench.client import ClientProcess, Target, head
 from tests.support.load import PAGE
+from tests.support.raw import GOODBYE, STALL_S, Opcode, frame, reset_at_close
 
 SESSION_S = 6.0
 """No session is longer, so that none outlasts a drain."""
@@ -161,21 +162,21 @@ class _Raw:
 
     def ping(self, size: int) -> None:
         """There and back; the answer must be that, and nothing else."""
-        self._sock.sendall(frame(bytes(size), PING))
+        self._sock.sendall(frame(bytes(size), Opcode.PING))
         while True:
             opcode, payload = self._frame()
-            if opcode == CLOSE:
+            if opcode == Opcode.CLOSE:
                 raise Ended(f"closed {int.from_bytes(payload[:2])} {payload[2:].decode()}")
-            if opcode == PONG and payload == bytes(size):
+            if opcode == Opcode.PONG and payload == bytes(size):
                 return
-            if opcode != PING:
+            if opcode != Opcode.PING:
                 raise Ended(f"a frame that nobody asked for: opcode {opcode}, {payload[:80]!r}")
-            self._sock.sendall(frame(payload, PONG))
+            self._sock.sendall(frame(payload, Opcode.PONG))
 
     def close(self, how: str) -> None:
         if how == "close frame":
             with contextlib.suppress(OSError):
-                self._sock.sendall(frame(b"\x03\xe8", CLOSE))
+                self._sock.sendall(GOODBYE)
         elif how == "reset":
             reset_at_close(self._sock)
         self._sock.close()

@@ -13,7 +13,6 @@ import random
 import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -22,9 +21,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support import raw
+from tests.support.raw import STALL_S, Opcode, frame, upgrade
+
 ROOT = Path(__file__).resolve().parents[1]
-STALL_S = 30.0
-_END = b"\r\n\r\n"
 
 Target = tuple[str, int, str]
 
@@ -32,14 +32,14 @@ Target = tuple[str, int, str]
 def head(target: Target, playwright_version: str, *, compression: bool = True) -> bytes:
     """What Playwright's own client sends (node's `ws`); it offers compression."""
     host, port, path = target
-    offer = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n" if compression else ""
-    return (
-        f"GET {path} HTTP/1.1\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n"
-        "Connection: Upgrade\r\nUpgrade: websocket\r\n"
-        f"User-Agent: Playwright/{playwright_version} (x64; debian 12) python/3.11\r\n"
-        "x-playwright-browser: chromium\r\nx-playwright-proxy: \r\n"
-        f"{offer}Host: {host}:{port}\r\n\r\n"
-    ).encode()
+    return raw.head(
+        target=path,
+        Host=f"{host}:{port}",
+        User_Agent=f"Playwright/{playwright_version} (x64; debian 12) python/3.11",
+        x_playwright_browser="chromium",
+        x_playwright_proxy="",
+        Sec_WebSocket_Extensions="permessage-deflate; client_max_window_bits" if compression else None,
+    )
 
 
 class ClientProcess:
@@ -109,27 +109,6 @@ class Client(ClientProcess):
 # What runs in the client's process
 
 
-def upgrade(target: Target, request: bytes) -> socket.socket:
-    """A connection whose upgrade has been answered with 101. Raises OSError with the answer otherwise."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        sock.settimeout(STALL_S)
-        sock.connect(target[:2])
-        sock.sendall(request)
-        answer = sock.recv(4096)
-        while _END not in answer:
-            chunk = sock.recv(4096)
-            if not chunk:
-                break
-            answer += chunk
-        if not answer.startswith(b"HTTP/1.1 101"):
-            raise OSError(f"no upgrade: {answer[:300]!r}")
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
 _INITIALIZE = json.dumps(
     {"id": 1, "guid": "", "method": "initialize", "params": {"sdkLanguage": "python"}, "metadata": {"wallTime": 0}}
 ).encode()
@@ -149,7 +128,7 @@ def latency(targets: list[Target], count: int, pauses_ms: list[float], seed: int
     for each in order:
         time.sleep(chance.uniform(*pauses_ms) / 1000)
         started = clock()
-        sock = upgrade(targets[each], requests[each])
+        sock = upgrade(targets[each][:2], requests[each])
         upgraded = clock()
         initialize(sock)
         found[each].append([(upgraded - started) * 1000, (clock() - started) * 1000])
@@ -159,7 +138,7 @@ def latency(targets: list[Target], count: int, pauses_ms: list[float], seed: int
 
 def served(target: Target, request: bytes) -> socket.socket:
     """A connection whose browser server has answered `initialize`. Raises OSError otherwise."""
-    sock = upgrade(target, request)
+    sock = upgrade(target[:2], request)
     try:
         initialize(sock)
     except BaseException:
@@ -171,7 +150,7 @@ def served(target: Target, request: bytes) -> socket.socket:
 def initialize(sock: socket.socket) -> None:
     """Sends what Playwright's client does behind its handshake, and returns, as its user's `connect()`, once the answer
     is there; the objects that it makes come before it."""
-    sock.sendall(frame(_INITIALIZE, opcode=1))
+    sock.sendall(frame(_INITIALIZE, Opcode.TEXT))
     received = b""
     while b'{"id":1,' not in received:
         chunk = sock.recv(65536)
@@ -229,7 +208,7 @@ class _Burst:
         except ConnectionError as error:
             answer = repr(error).encode()
         # One segment carries the whole answer here; a split one would show as a failure, not as a false success.
-        if answer.startswith(b"HTTP/1.1 101") and _END in answer:
+        if answer.startswith(b"HTTP/1.1 101") and b"\r\n\r\n" in answer:
             self.taken.append((time.perf_counter() - started) * 1000)
         else:
             self.failures.append(answer[:200].decode("latin-1"))
@@ -244,23 +223,6 @@ def burst(target: Target, count: int, at_once: int) -> dict[str, Any]:
     each = _Burst(target, count, at_once)
     seconds = each.run()
     return {"seconds": seconds, "ms": each.taken, "failures": each.failures}
-
-
-CLOSE, PING, PONG = 8, 9, 10
-"""Opcodes of frames."""
-
-
-def frame(content: bytes, opcode: int = 2) -> bytes:
-    """A masked client frame; the mask is zero, so that it costs neither side anything."""
-    size = len(content)
-    length = bytes([128 | size]) if size < 126 else b"\xfe" + size.to_bytes(2) if size < 65536 else b""
-    length = length or b"\xff" + size.to_bytes(8)
-    return bytes([128 | opcode]) + length + bytes(4) + content
-
-
-def reset_at_close(sock: socket.socket) -> None:
-    """Its end will be a reset (RST), not a FIN."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def _answer_bytes(size: int) -> int:
@@ -281,7 +243,7 @@ def traffic(targets: list[Target], rounds: int, pings: int, messages: int) -> li
     """For each target: by round, the median microseconds of 100-byte round trips and MiB/s of 1 MiB echoes."""
     links = []
     for target in targets:
-        sock = upgrade(target, head(target, sys.argv[1]))
+        sock = upgrade(target[:2], head(target, sys.argv[1]))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         links.append(sock)
     small, large = frame(bytes(100)), frame(bytes(1 << 20))
@@ -318,7 +280,7 @@ _held: list[socket.socket] = []
 def hold(target: Target, count: int) -> int:
     """Opens sessions and keeps them; returns how many are held now."""
     request = head(target, sys.argv[1])
-    _held.extend(upgrade(target, request) for _ in range(count))
+    _held.extend(upgrade(target[:2], request) for _ in range(count))
     return len(_held)
 
 
@@ -396,7 +358,7 @@ def free(
             _lines[target].join()
         time.sleep(random.uniform(*pauses_ms) / 1000)
         started = time.perf_counter()
-        sock = upgrade(free_target, request)
+        sock = upgrade(free_target[:2], request)
         found[-1].append(((time.perf_counter() - started) * 1000, time.time()))
         sock.close()
     return found

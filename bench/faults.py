@@ -114,6 +114,10 @@ async def proxy(scene: Scene) -> None:
     scene.strike(scene.status()["proxy"]["pid"], signal.SIGKILL)
 
 
+async def frozen_proxy(scene: Scene) -> None:
+    scene.strike(scene.status()["proxy"]["pid"], signal.SIGSTOP)
+
+
 async def master(scene: Scene) -> None:
     scene.begin()
     scene.grid.kill_master()
@@ -280,6 +284,9 @@ class Fault:
 FAULTS = {
     "nothing": Fault("nothing, for comparison", nothing, KEPT),
     "proxy": Fault("proxy, SIGKILL", proxy, KEPT, "since the kill", 1.0, in_hand=2),
+    "frozen-proxy": Fault(
+        "proxy, SIGSTOP", frozen_proxy, HANGS, f"since SIGSTOP, {LOST_S} s of it the threshold", in_hand=2
+    ),
     "master": Fault("master, SIGKILL, then started again", master, KEPT, "since the start", 3.0),
     "frozen-master": Fault(
         f"master, SIGSTOP, after {FROZEN_S:g} s killed and started again", frozen_master, KEPT, "since the start", 3.0

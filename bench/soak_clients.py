@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
-from bench.client import CLOSE, PING, PONG, STALL_S, ClientProcess, Target, frame, head, reset_at_close, upgrade
+from bench.client import ClientProcess, Target, head
+from tests.support.raw import GOODBYE, STALL_S, Opcode, frame, read_all, reset_at_close, upgrade
 
 
 class Failed(Exception):
@@ -43,7 +44,7 @@ class World:
     def session(self) -> socket.socket:
         """An open session. Raises Failed with the refusal."""
         try:
-            return upgrade(self.target, head(self.target, self.playwright_version))
+            return upgrade(self.target[:2], head(self.target, self.playwright_version))
         except OSError as error:
             raise Failed(str(error)) from None
 
@@ -58,11 +59,11 @@ def polite(world: World, dice: random.Random) -> None:
     """Pings, waits, closes with a close frame and reads the answer to its end."""
     with world.session() as sock:
         for _ in range(dice.randrange(1, 10)):
-            sock.sendall(frame(bytes(dice.randrange(0, 126)), PING))
+            sock.sendall(frame(bytes(dice.randrange(0, 126)), Opcode.PING))
             if not sock.recv(4096):
                 raise Failed("the session ended by itself")
             world.pause(dice.random() * 0.1)
-        sock.sendall(frame(b"\x03\xe8", CLOSE))
+        sock.sendall(GOODBYE)
         _read_to_end(sock)
 
 
@@ -191,15 +192,10 @@ def _connection(world: World) -> socket.socket:
 
 
 def _read_to_end(sock: socket.socket) -> bytes:
-    received = b""
     try:
-        while chunk := sock.recv(65536):
-            received += chunk
-    except ConnectionError:
-        pass
+        return read_all(sock)
     except TimeoutError:
         raise Failed("the grid does not close a connection that it should") from None
-    return received
 
 
 # What runs in such a process
@@ -213,7 +209,7 @@ def _raw(endpoint: str, dice: random.Random) -> None:
     """Answers pings until the session ends; says why it ended."""
     parts = urlsplit(endpoint)
     target = (str(parts.hostname), parts.port or 80, "/")
-    with upgrade(target, head(target, sys.argv[4])) as sock:
+    with upgrade(target[:2], head(target, sys.argv[4])) as sock:
         _say("open")
         sock.settimeout(None)
         buffered = b""
@@ -222,11 +218,11 @@ def _raw(endpoint: str, dice: random.Random) -> None:
             while len(buffered) >= 2 and len(buffered) >= 2 + buffered[1]:
                 opcode, payload = buffered[0] & 15, buffered[2 : 2 + buffered[1]]
                 buffered = buffered[2 + buffered[1] :]
-                if opcode == CLOSE:
+                if opcode == Opcode.CLOSE:
                     return _say(f"closed {int.from_bytes(payload[:2])} {payload[2:].decode()}")
-                if opcode == PING:
+                if opcode == Opcode.PING:
                     with contextlib.suppress(OSError):  # what follows in the buffer says why it is closed
-                        sock.sendall(frame(payload, PONG))
+                        sock.sendall(frame(payload, Opcode.PONG))
         _say("ended without a close frame")
     return None
 

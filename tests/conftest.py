@@ -71,7 +71,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterat
     skipped: dict[str, list[str]] = {}
     for report in terminalreporter.stats.get("skipped", []):
         reason = report.longrepr[2].removeprefix("Skipped: ")
-        if reason.split(":")[0] in (*BROWSER_TYPES, "ffmpeg", "promtool"):
+        if reason.split(":")[0] in (*BROWSER_TYPES, "ffmpeg", "promtool", "nginx", "haproxy"):
             skipped.setdefault(reason, []).append(report.nodeid)
     for reason, tests in skipped.items():
         plural = "test was" if len(tests) == 1 else "tests were"

@@ -29,6 +29,9 @@ def _absolute(entry: str, current: str) -> str:
 def main() -> None:
     """Runs the command line."""
     installed_first()
+    from pwgrid.cli import standard_streams
+
+    standard_streams.prepare()
     from pwgrid.cli.main import main as command
 
     command(prog_name="pwgrid")

@@ -15,11 +15,14 @@ import json
 import os
 import socket
 import threading
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
+
+from pwgrid.common.grid_url import GridUrl
 
 __all__ = ["Borrowing", "GridError", "GridRefusal", "Lease", "borrow"]
 
@@ -51,15 +54,18 @@ class GridRefusal(GridError):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The address of a grid, and the token for it."""
+    """The address of a grid, and the token for it. `path` and `userinfo` are for a reverse proxy before it."""
 
     host: str
     port: int
     is_encrypted: bool = False
     token: str | None = None
+    path: str = ""
+    userinfo: str = ""
+    """`user:password`, as a URL has it."""
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"{self.host}:{self.port}{self.path}"
 
     def __repr__(self) -> str:
         return f"Server({self})"
@@ -68,18 +74,26 @@ class Server:
     def at(cls, url: str, *tokens: str | None) -> Server:
         """The grid at a http, https, ws or wss URL. Its token is the first of `tokens` if given, else that of the URL,
         else the next of `tokens`. Raises ValueError for a URL that is none."""
-        try:
-            parts = urlsplit(url)
-            host, port = parts.hostname, parts.port
-        except ValueError:  # a port that is none, or half an IPv6 address
-            host, port = None, None
-        if not host or port == 0 or parts.scheme not in ("http", "https", "ws", "wss"):
-            shown = url.partition("?")[0]  # behind that there may be a token
-            raise ValueError(f"{shown!r} is no URL of a grid: use http://host:8080")
-        is_encrypted = parts.scheme in ("https", "wss")
-        in_url = parse_qs(parts.query).get("token", [None])[0]
-        token = next(filter(None, (*tokens[:1], in_url, *tokens[1:])), None)
-        return cls(host, port or (443 if is_encrypted else 80), is_encrypted, token)
+        said = GridUrl.parse(url)
+        token = next(filter(None, (*tokens[:1], said.token, *tokens[1:])), None)
+        port = said.port or (443 if said.is_encrypted else 80)
+        return cls(said.host, port, said.is_encrypted, token, said.path, said.userinfo)
+
+    def credentials(self) -> dict[str, str]:
+        """The header fields that say who we are, to the grid and to a reverse proxy before it."""
+        if self.userinfo:
+            basic = b64encode(unquote_to_bytes(self.userinfo)).decode()
+            token = {"X-Hub-Secret": self.token} if self.token else {}
+            return {"Authorization": f"Basic {basic}", **token}
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    def with_userinfo(self, endpoint: str) -> str:
+        """An endpoint that the grid has given us, with our user and password if the same reverse proxy is before it:
+        the grid does not know them."""
+        parts = urlsplit(endpoint)
+        if not self.userinfo or "@" in parts.netloc or parts.hostname != self.host:
+            return endpoint
+        return urlunsplit(parts._replace(netloc=f"{self.userinfo}@{parts.netloc}"))
 
 
 class Call:
@@ -89,11 +103,9 @@ class Call:
         self, server: Server, method: str, path: str, body: Mapping[str, Any], timeout_s: float = ANSWER_S
     ) -> None:
         self._server = server
-        self._request = (method, path)
+        self._request = (method, server.path + path)
         self._body = json.dumps(dict(body))
-        self._headers = {"Content-Type": "application/json"}
-        if server.token:
-            self._headers["Authorization"] = f"Bearer {server.token}"
+        self._headers = {"Content-Type": "application/json", **server.credentials()}
         connect = http.client.HTTPSConnection if server.is_encrypted else http.client.HTTPConnection
         self._connection = connect(server.host, server.port, timeout=timeout_s)
         self._is_cancelled = False
@@ -171,8 +183,9 @@ def borrow(
     """A lease for the length of a `with` or `async with` block.
 
     `run` and `run_id` name the test run; runs take turns in the grid's line. `ttl_s`: seconds after which the lease
-    ends if it is not given back. `grid`: its URL, http://host:8080 or ws://host:8080/?token=…; by default
-    PWGRID_WS_ENDPOINT or PWGRID_URL, else this host. `token`: by default that of the URL, else PWGRID_TOKEN.
+    ends if it is not given back. `grid`: its URL, http://host:8080 or ws://host:8080/?token=…, behind a reverse proxy
+    also https://user:password@host/path; by default PWGRID_WS_ENDPOINT or PWGRID_URL, else this host. `token`: by
+    default that of the URL, else PWGRID_TOKEN.
 
     Entering the block waits for a slot as long as the grid allows. Raises GridRefusal with the grid's sentence: where
     another try may succeed later, `status` is 503 and `retry_after_s` is set. Raises GridError when there is no answer.
@@ -248,7 +261,7 @@ class Borrowing:
         try:
             return Lease(
                 browser_id=answer["browserId"],
-                ws_endpoint=answer["webSocketEndpoint"],
+                ws_endpoint=self._server.with_userinfo(answer["webSocketEndpoint"]),
                 browser_type=answer["browserType"],
                 label_key=answer["labelKey"],
                 expires_at=float(answer["expiresAt"]),

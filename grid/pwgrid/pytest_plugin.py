@@ -5,7 +5,6 @@ pytest loads it by its entry point; nothing else of pwgrid imports it, or needs 
 
 import os
 from typing import Final
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -24,23 +23,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the fixtures. So late that they replace those of pytest-playwright, but none of a conftest.py."""
     if url := endpoint(config):
-        from pwgrid.client import Server
+        from pwgrid.common.grid_url import GridUrl
 
         try:
-            Server.at(url)
-        except ValueError:
+            GridUrl.parse(url)
+        except ValueError as error:
             where = ENDPOINT_VARIABLE if config.getoption("--pwgrid") is None else "--pwgrid"
-            shown = url.partition("?")[0]  # behind that there may be a token
-            raise pytest.UsageError(f"{where}: {shown!r} is no URL of a grid: use ws://host:8080") from None
+            raise pytest.UsageError(f"{where}: {error}") from None
         config.pluginmanager.import_plugin("pwgrid.pytest_fixtures")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """The grid's URL, without the token."""
+    """The grid's URL, without its secrets."""
     if not endpoint(config):
         return None
-    url = urlsplit(endpoint(config))
-    return f"pwgrid: {url.scheme}://{url.netloc}"
+    from pwgrid.common.grid_url import without_secrets
+
+    return f"pwgrid: {without_secrets(endpoint(config))}"
 
 
 def endpoint(config: pytest.Config) -> str:

@@ -4,8 +4,9 @@ import os
 import signal
 
 import pytest
-from playwright.async_api import Playwright
+from playwright.async_api import Error, Playwright
 
+from pwgrid.common.restricted_exec import abi
 from tests.conftest import counters_are_exact, need
 from tests.support.grid import WITHOUT_SPARES, eventually_async, running_grid
 
@@ -26,6 +27,10 @@ async def test_firefox_and_chromium_are_told_apart_by_the_client_and_by_the_url(
         page = await firefox.new_page()
         await page.goto("data:text/html,<title>hello</title>")
         assert await page.title() == "hello"
+        await page.goto("file:///usr/lib/os-release")
+        if abi() > 0:  # the kernel can keep it from the rest
+            with pytest.raises(Error):
+                await page.goto(f"file://{grid.temporary}/grid.log")
         for browser in (firefox, chromium, named):
             await browser.close()
         counters_are_exact(grid)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pwgrid.common.restricted_exec import abi
 from tests.conftest import need
 from tests.e2e.test_commands import pwgrid
 from tests.support.grid import ROOT, eventually, processes_marked
@@ -50,9 +51,9 @@ HOLDERS = textwrap.dedent(
 """Three test workers, each of which keeps its session for three seconds."""
 
 
-def test_run_gives_a_command_a_grid_and_returns_its_exit_code(tmp_path: Path) -> None:
+def test_run_gives_a_command_a_grid_and_returns_its_exit_code_in_a_work_space_of_any_name(tmp_path: Path) -> None:
     need("chromium")
-    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as temporary:
+    with tempfile.TemporaryDirectory(prefix="p ü:#?%2F-", dir="/tmp") as temporary:
         config = tmp_path / "grid.toml"  # a server's, perhaps: its Redis is not for a private grid
         config.write_text('[pools]\nchromium_workers = 1\n[redis]\nredis_url = "redis://127.0.0.1:1"\n')
         done = pwgrid(
@@ -62,6 +63,41 @@ def test_run_gives_a_command_a_grid_and_returns_its_exit_code(tmp_path: Path) ->
         assert (done.returncode, done.stdout.strip()) == (7, "42 True"), done.stderr
         assert processes_marked(temporary) == {}
         assert list(Path(temporary).iterdir()) == []
+
+
+GO_TO_FILES = textwrap.dedent(
+    """
+    import os, sys
+    from playwright.sync_api import Error, sync_playwright
+    with sync_playwright() as playwright:
+        page = playwright.chromium.connect(os.environ["PWGRID_WS_ENDPOINT"]).new_page()
+        for path in sys.argv[1:]:
+            try:
+                page.goto(f"file://{path}")
+                print(page.title())
+            except Error as error:
+                print(error.message.splitlines()[0].partition(" at ")[0])
+    """
+)
+
+
+@pytest.mark.skipif(abi() == 0, reason="this kernel has no Landlock")
+def test_pages_of_a_command_are_files_where_it_runs_and_no_others(tmp_path: Path) -> None:
+    need("chromium")
+    here, elsewhere = tmp_path / "a work space", tmp_path / "elsewhere"
+    for directory in (here, elsewhere):
+        directory.mkdir()
+        (directory / "page.html").write_text(f"<title>{directory.name}</title>")
+    script = (sys.executable, "-c", GO_TO_FILES, str(here / "page.html"), str(elsewhere / "page.html"))
+    done = subprocess.run(
+        [sys.executable, "-m", "pwgrid", "run", "--chromium", "1", "--", *script],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["a work space", "Page.goto: net::ERR_ACCESS_DENIED"], done.stderr
 
 
 def test_run_returns_127_for_a_command_that_is_not_there() -> None:

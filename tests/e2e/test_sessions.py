@@ -128,7 +128,7 @@ async def test_recycling_under_load_fails_no_connect_and_gives_each_worker_its_n
         leaving = {worker_id for worker_id in served if there.get(worker_id) not in ("available", "spare")}
         assert leaving >= first
         # A client that its last worker did not take in time is one less for that worker, and one more for another.
-        retried = grid.output().count("handoff_failed")
+        retried = grid.output().count("offer_failed")
         assert 10 * len(leaving) - sum(served[worker_id] for worker_id in leaving) <= retried
         await eventually_async(lambda: fully_served(grid, 3), "as many serve as are wanted")
         counters_are_exact(grid)

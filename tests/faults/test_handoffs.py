@@ -71,7 +71,7 @@ def test_who_sends_more_than_a_worker_can_read_is_refused_and_ends_nobody_s_link
         with session(grid.port):
             pass
         assert "handoff_packet_corrupt" not in grid.output()
-        assert "handoff_failed" not in grid.output()
+        assert "offer_failed" not in grid.output()
 
 
 def passed_on(grid: Grid, *clients: socket.socket) -> None:
@@ -120,7 +120,7 @@ def test_a_browser_server_that_takes_the_client_of_a_dead_worker_late_is_the_onl
             with frozen(victim["nodePid"]):
                 passed_on(grid, sock, next_one)
                 os.kill(victim["pid"], signal.SIGKILL)
-                eventually(lambda: "handoff_failed" in grid.output(), "the proxy knows", 2)
+                eventually(lambda: "offer_failed" in grid.output(), "the proxy knows", 2)
             for client in (sock, next_one):
                 is_answered(client)
             eventually(lambda: "browser_server_taken_over" in grid.output(), "its worker is succeeded")

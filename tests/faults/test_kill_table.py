@@ -1,5 +1,6 @@
 """The kill table of docs/faults.md, row by row: real sessions that go on, real signals, and exact counters after it."""
 
+import asyncio
 import contextlib
 import os
 import re
@@ -13,7 +14,7 @@ from playwright.async_api import Error as PlaywrightError
 from pwgrid.common.errors import RegistryUnavailable
 from tests.support.grid import WITHOUT_SPARES, eventually, eventually_async, running_grid
 from tests.support.kill_table_row import all_serve, busiest, comes_out_exact, failures, is_gone, row, workers
-from tests.support.raw import goes_on, session
+from tests.support.raw import connect, goes_on, head, read_all, session
 
 LOST = {"WORKER_LOST_THRESHOLD": "5"}
 """What stays frozen for longer counts as lost: it is 30 s by default, and what is frozen here is never woken."""
@@ -28,6 +29,23 @@ async def test_sigkill_of_the_proxy_loses_no_session_and_refuses_nobody(playwrig
         # Only clients that were in the proxy's own hands at that instant may see a reset: there are two that come.
         assert len(load.refused) <= 2, load.refused
         assert grid.status()["proxy"]["pid"] != pid
+
+
+async def test_a_frozen_proxy_is_replaced_and_loses_no_session(playwright: Playwright) -> None:
+    async with row(playwright, environment=LOST) as (grid, load):
+        pid = grid.status()["proxy"]["pid"]
+        with connect(grid.port) as accepted:
+            accepted.sendall(b"GET /health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert accepted.recv(4096).startswith(b"HTTP/1.1 200 ")
+            os.kill(pid, signal.SIGSTOP)
+            accepted.sendall(head())
+            # Who comes now waits on the listening socket, which the successor has, too.
+            with await asyncio.to_thread(session, grid.port):
+                await is_gone(pid)
+            assert read_all(accepted) == b""  # it had that connection, and nobody else
+        await load.goes_on()
+        assert load.lost == {}
+        assert len(load.refused) <= 2, load.refused  # those that it had just accepted, of the two that come
 
 
 async def test_sigkill_of_a_worker_lets_its_sessions_go_on_and_a_replacement_serves(playwright: Playwright) -> None:
@@ -152,11 +170,11 @@ async def test_a_browser_that_can_start_no_page_loses_only_who_asks_for_one_and_
             browser = await playwright.chromium.connect(grid.endpoint)
             assert await (await browser.new_page()).evaluate("6 * 7") == 42
             await browser.close()
+        reason = await eventually_async(lambda: workers(grid)[victim["id"]]["reason"], "the sick worker drains")
+        assert reason.partition(":")[0] == "canary failed"
         await all_serve(grid)
         await load.goes_on()
         assert (load.lost, load.refused) == ({}, [])
-        drains = [worker["reason"] for worker in grid.status()["workers"] if worker["id"] == victim["id"]]
-        assert [reason.partition(":")[0] for reason in drains] == ["canary failed"]
         await load.ends()
         if visitor.is_connected():
             await visitor.close()

@@ -321,7 +321,7 @@ def test_a_frozen_master_is_noticed_by_its_children_and_all_is_well_once_it_wake
 
 
 def test_a_frozen_master_that_nobody_replaces_takes_everything_with_it_once_it_is_killed() -> None:
-    with running_grid("--chromium", "2", environment=FROZEN, fake=True) as grid:
+    with running_grid("--chromium", "2", environment={**FROZEN, "WORKER_LOST_THRESHOLD": "2"}, fake=True) as grid:
         grid.process.send_signal(signal.SIGSTOP)
         eventually(lambda: not is_ready(grid), "the proxy has noticed")
         grid.kill_master()

@@ -274,7 +274,7 @@ async def test_a_stop_by_supervisord_refuses_then_drains_and_goes_and_tells_all_
     assert said.split() == ["pwgrid:", "stopped"]
     status = supervised.command("status")
     assert status.returncode == 3
-    assert re.search(r"no master  detached since \d\d:\d\d:\d\d, .*ends in \d s at the latest", status.stdout), status
+    assert re.search(r"no master  detached since \d\d:\d\d:\d\d; .*ends in \d s at the latest", status.stdout), status
 
     refusal = await refused(playwright, supervised.endpoint)
     assert "503" in refusal

@@ -149,19 +149,18 @@ def test_a_worker_whose_successor_dies_too_is_ended_with_its_tree() -> None:
         eventually(lambda: failures(grid).total() == 1, "its session is on record")
 
 
-@pytest.mark.parametrize("environment", [{"FAKE_IGNORE_CLOSE": "1"}, {"FAKE_IGNORE_STOP": "1"}])
-def test_a_browser_server_that_ignores_its_end_is_cut_off_at_the_deadline(environment: dict[str, str]) -> None:
-    with (
-        running_grid(
-            "--chromium", "1", environment={**WITHOUT_SPARES, "DRAIN_TIMEOUT": "0.5", **environment}, fake=True
-        ) as grid,
-        comes_out_exact(grid),
-    ):
+@pytest.mark.parametrize("what", ["FAKE_IGNORE_CLOSE", "FAKE_IGNORE_STOP"])
+def test_a_browser_server_that_ignores_its_end_is_cut_off_at_the_deadline(what: str, tmp_path: Path) -> None:
+    ignores = tmp_path / "ignores"
+    environment = {**WITHOUT_SPARES, "DRAIN_TIMEOUT": "0.5", what: str(ignores)}
+    with running_grid("--chromium", "1", environment=environment, fake=True) as grid, comes_out_exact(grid):
         (victim,) = workers(grid).values()
+        ignores.touch()
         with session(grid.port):
             assert grid.command("drain", victim["id"]).returncode == 0
             eventually(lambda: serves_without(grid, victim["id"]), "another one serves", 40)
         eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
+        ignores.unlink()  # the end of the grid is not what is tested
 
 
 async def test_a_frozen_browser_is_found_by_the_canary_and_recycled(playwright: Playwright) -> None:

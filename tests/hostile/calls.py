@@ -47,10 +47,10 @@ async def read_stream(client: ProtocolClient, stream: str) -> bytes:
 
 
 def left_behind(watched: Watched) -> list[str]:
-    """What sessions have left in the directories that Playwright made for them, also while they are being removed."""
+    """What sessions have left in the directories that were made for them, also while they are being removed."""
     return sorted(
         os.path.relpath(os.path.join(place, name), watched.directory)
-        for made in (watched.directory / "tmp").glob("playwright-*")
+        for made in (*watched.directory.glob("node/playwright-*"), *watched.directory.glob("sessions/*"))
         if "profile" not in made.name
         for place, directories, files in os.walk(made)  # passes over what vanishes, where rglob() raises
         for name in (*directories, *files)

@@ -74,7 +74,8 @@ class Shared:
         for descriptor in descriptors.iterdir():
             with contextlib.suppress(FileNotFoundError):
                 found.append(os.readlink(descriptor))
-        return [each for each in found if each.startswith(str(self.watched.directory / "tmp" / "playwright-artifacts"))]
+        places = tuple(str(self.watched.directory / each) for each in ("sessions", "node/playwright-artifacts"))
+        return [each for each in found if each.startswith(places)]
 
     async def once_nothing_is_left(self) -> None:
         # What a third client asks for now is done after what was asked for before.
@@ -206,7 +207,7 @@ async def test_a_client_of_which_no_file_is_written_gets_no_directory() -> None:
 async def test_what_is_made_when_nobody_waits_for_it_any_more_is_removed_too() -> None:
     async with shared_browser() as shared:
         async with protocol_client(shared.watched.endpoint) as client:
-            context = await client.new_context(recordVideo=VIDEO)
+            await client.new_page(context := await client.new_context(recordVideo=VIDEO))
             await client.send(context, "close")
             assert left_behind(shared.watched) != []
             with shared.browser_stopped():
@@ -219,11 +220,14 @@ async def test_what_is_made_when_nobody_waits_for_it_any_more_is_removed_too() -
 async def test_a_download_is_in_the_directory_of_its_client() -> None:
     # Stock Firefox gives a file the name that its page wants; those of two clients could be one. (Debian's tells none.)
     async with shared_browser() as shared, protocol_client(shared.watched.endpoint) as client:
-        await a_download(client)
-        stream = await client.send((await client.event("download"))["artifact"]["guid"], "saveAsStream")
-        assert await read_stream(client, stream["stream"]["guid"]) == b"of the page"
+        for each in (client, shared.other):
+            await a_download(each)
+            stream = await each.send((await each.event("download"))["artifact"]["guid"], "saveAsStream")
+            assert await read_stream(each, stream["stream"]["guid"]) == b"of the page"
         files = [path for path in left_behind(shared.watched) if (shared.watched.directory / path).is_file()]
-        assert [Path(path).parent.name for path in files] == ["session-1"]
+        directories = {Path(path).parent for path in files}
+        assert (len(files), len(directories)) == (2, 2)
+        assert {each.parent.name for each in directories} == {"sessions"}
 
 
 async def test_a_context_of_firefox_that_is_made_after_its_client_has_gone_leaves_no_files() -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import zipfile
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -41,17 +41,28 @@ SHARED = 5
 GUARDED = "CLIENT_GUARD=off allows it"
 
 
+Servers = Callable[[dict[str, Any]], Awaitable[Watched]]
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def shared(request: pytest.FixtureRequest) -> AsyncIterator[Watched]:
-    """One browser server for all tests with the same parameter: those that end nothing, and count neither processes
-    nor targets, of which some of an earlier test may be on their way out."""
-    async with browser_server(**request.param) as watched:
-        yield watched
+async def servers() -> AsyncIterator[Servers]:
+    """One browser server with these settings for all tests of this file: those that end nothing, and count neither
+    processes nor targets, of which some of an earlier test may be on their way out."""
+    started: dict[str, Watched] = {}
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def with_settings(changes: dict[str, Any]) -> Watched:
+            if (name := str(changes)) not in started or started[name].gone.done():
+                started[name] = await stack.enter_async_context(browser_server(**changes))
+            return started[name]
+
+        yield with_settings
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def watched(shared: Watched) -> AsyncIterator[Watched]:
-    """The shared one; after the test it has no session, and lives."""
+async def watched(servers: Servers, request: pytest.FixtureRequest) -> AsyncIterator[Watched]:
+    """The shared one with the settings that `with_shared` says; after the test it has no session, and lives."""
+    shared = await servers(request.param)
     yield shared
     await shared.all_closed()
     assert not shared.gone.done()
@@ -59,7 +70,7 @@ async def watched(shared: Watched) -> AsyncIterator[Watched]:
 
 def with_shared(*changes: dict[str, Any]) -> pytest.MarkDecorator:
     """For tests that take the fixture `watched`: a browser server with each of these settings in turn."""
-    return pytest.mark.parametrize("shared", changes, indirect=True, ids=str)
+    return pytest.mark.parametrize("watched", changes, indirect=True, ids=str)
 
 
 async def refused(call: Awaitable[Any], why: str) -> None:
@@ -140,7 +151,8 @@ async def test_a_trace_with_a_name_stays_in_the_sessions_directory() -> None:
         await client.send(tracing, "tracingStart", name="one")
         await client.send(tracing, "tracingStartChunk", name="a/../two")
         artifact = (await client.send(tracing, "tracingStopChunk", mode="archive"))["artifact"]["guid"]
-        assert "/session-1/two" in client.objects[artifact][1]["absolutePath"]
+        path = Path(client.objects[artifact][1]["absolutePath"])
+        assert path.parent.parent == watched.directory / "sessions"
         stream = (await client.send(artifact, "saveAsStream"))["stream"]["guid"]
         assert "trace.trace" in zipfile.ZipFile(BytesIO(await read_stream(client, stream))).namelist()
 
@@ -177,8 +189,9 @@ async def test_files_of_the_host_are_no_upload(watched: Watched, files: dict[str
         assert await evaluate(client, page, "document.querySelector('input').files.length") == {"n": 0}
 
 
-async def test_uploads_lie_in_the_sessions_own_directory_whatever_they_are_called() -> None:
-    async with browser_server(max_concurrent_sessions=SHARED) as watched, protocol_client(watched.endpoint) as other:
+@with_shared({"max_concurrent_sessions": SHARED})
+async def test_uploads_lie_in_the_sessions_own_directory_whatever_they_are_called(watched: Watched) -> None:
+    async with protocol_client(watched.endpoint) as other:
         await other.send(await other.new_context(), "createTempFiles", items=[{"name": "secret.txt"}])
         async with protocol_client(watched.endpoint) as client:
             page = await client.new_page()
@@ -214,9 +227,9 @@ async def test_what_a_session_has_written_goes_with_it() -> None:
         await eventually_async(lambda: left_behind(watched) == [], "nothing is left of its files")
 
 
-async def test_two_clients_who_count_their_calls_alike_get_each_their_own_trace() -> None:
+@with_shared({"max_concurrent_sessions": SHARED})
+async def test_two_clients_who_count_their_calls_alike_get_each_their_own_trace(watched: Watched) -> None:
     async with (
-        browser_server(max_concurrent_sessions=SHARED) as watched,
         protocol_client(watched.endpoint) as first,
         protocol_client(watched.endpoint) as second,
     ):
@@ -282,13 +295,10 @@ def tunnel(session: str, method: str) -> dict[str, Any]:
     return {"sessionId": session, "message": json.dumps({"id": 1, "method": method, "params": {}})}
 
 
-@pytest.mark.parametrize("guard", ["compatible", "strict"])
 @pytest.mark.parametrize("method", ENDINGS)
-async def test_a_client_that_ends_a_shared_browser_ends_its_own_session(guard: str, method: str) -> None:
-    async with (
-        browser_server(max_concurrent_sessions=SHARED, client_guard=guard) as watched,
-        protocol_client(watched.endpoint) as other,
-    ):
+@with_shared(*({"max_concurrent_sessions": SHARED, "client_guard": guard} for guard in ("compatible", "strict")))
+async def test_a_client_that_ends_a_shared_browser_ends_its_own_session(watched: Watched, method: str) -> None:
+    async with protocol_client(watched.endpoint) as other:
         page = await other.new_page()
         await goto(other, page, "data:text/html,<title>untouched</title>")
         async with protocol_client(watched.endpoint) as client:
@@ -407,10 +417,10 @@ async def test_in_compatible_a_session_of_the_browser_works() -> None:
         assert len(await targets(client, session)) == 1
 
 
-async def test_in_strict_no_session_reaches_beyond_its_own_page() -> None:
+@with_shared({"max_concurrent_sessions": SHARED, "client_guard": "strict"})
+async def test_in_strict_no_session_reaches_beyond_its_own_page(watched: Watched) -> None:
     strict = "MAX_CONCURRENT_SESSIONS=1 allows it"
     async with (
-        browser_server(max_concurrent_sessions=SHARED, client_guard="strict") as watched,
         protocol_client(watched.endpoint) as other,
         protocol_client(watched.endpoint) as client,
     ):
@@ -463,11 +473,9 @@ async def starts_tracing(client: ProtocolClient) -> bool:
 
 
 @pytest.mark.parametrize("of", ["the browser", "a page"])
-async def test_the_record_of_a_browser_goes_to_nobody_but_who_started_it(of: str) -> None:
-    async with (
-        browser_server(max_concurrent_sessions=SHARED) as watched,
-        protocol_client(watched.endpoint) as first,
-    ):
+@with_shared({"max_concurrent_sessions": SHARED})
+async def test_the_record_of_a_browser_goes_to_nobody_but_who_started_it(watched: Watched, of: str) -> None:
+    async with protocol_client(watched.endpoint) as first:
         async with protocol_client(watched.endpoint) as second:
             recorded = {"page": {"guid": await second.new_page()}} if of == "a page" else {}
             await second.send(second.one("Browser"), "startTracing", **recorded)
@@ -569,7 +577,7 @@ async def test_paths_of_the_host_are_refused_over_cdp(watched: Watched, method: 
 @pytest.mark.parametrize("before", ["/**/", "//\n", "\v"])
 @with_shared(
     {"max_concurrent_sessions": SHARED},
-    {"max_concurrent_sessions": 1, "client_guard": "off", "block_file_urls": True},
+    {"max_concurrent_sessions": 1, "client_guard": "off", "block_file_urls": "on"},
 )
 async def test_a_tunnelled_text_that_only_the_browsers_own_parser_takes_is_refused(
     watched: Watched, before: str
@@ -683,7 +691,7 @@ async def test_what_a_shared_browser_has_logged_goes_to_no_client(slots: int, to
         "view-source:view-source:file:///etc/hostname",
     ],
 )
-@with_shared({"block_file_urls": True, "client_guard": "off"})
+@with_shared({"block_file_urls": "on", "client_guard": "off"})
 async def test_blocked_file_urls_are_no_place_to_go(watched: Watched, url: str) -> None:
     async with protocol_client(watched.endpoint) as client:
         page = await client.new_page()
@@ -696,7 +704,7 @@ async def test_blocked_file_urls_are_no_place_to_go(watched: Watched, url: str) 
 
 
 async def test_blocked_file_urls_stay_so_behind_a_base_url_and_within_pages() -> None:
-    async with browser_server(block_file_urls=True) as watched, protocol_client(watched.endpoint) as client:
+    async with browser_server(block_file_urls="on") as watched, protocol_client(watched.endpoint) as client:
         page = await client.new_page(await client.new_context(baseURL="file:///etc/"))
         await refused(goto(client, page, "hostname"), "BLOCK_FILE_URLS=false allows it")
         await goto(client, page, "about:blank")
@@ -712,10 +720,11 @@ async def test_blocked_file_urls_stay_so_behind_a_base_url_and_within_pages() ->
         assert Path("/etc/hostname").read_text().strip() not in str(await evaluate(client, page, text))
 
 
-@with_shared({})
-async def test_file_urls_work_where_they_are_not_blocked(watched: Watched, tmp_path: Path) -> None:
+@pytest.mark.parametrize("confine", ["auto", "off"])
+async def test_file_urls_work_where_they_are_not_blocked(confine: str, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text("<title>of the host</title>")
-    async with protocol_client(watched.endpoint) as client:
+    changes = {"confine": confine, "browser_read_paths": (str(tmp_path),), "block_file_urls": "off"}
+    async with browser_server(**changes) as watched, protocol_client(watched.endpoint) as client:
         page = await client.new_page()
         await goto(client, page, f"file://{tmp_path}/page.html")
         assert await title(client, page) == "of the host"

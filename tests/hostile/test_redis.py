@@ -98,7 +98,7 @@ def test_a_worker_s_id_that_is_a_path_leads_to_no_socket() -> None:
             grid.redis("HSET", worker, "wsEndpoint", endpoint)
             logged = len(grid.output())
             session(grid.port).close()  # by the worker's key
-            assert grid.output()[logged:].count("handoff_failed") <= 1
+            assert grid.output()[logged:].count("offer_failed") <= 1
         grid.redis("RENAME", worker, "worker:chromium:../../evil")
         grid.redis("HSET", "cluster:active_connections", "chromium:../../evil", "0")
         with connect(grid.port) as client:

@@ -7,10 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from redis import Redis
 
+from pwgrid.common import redis_url
 from pwgrid.common.errors import GridError
 from pwgrid.registry import embedded_redis
+from pwgrid.registry.open_redis import open_blocking, redis_cli_arguments
 from tests.support.redis import RedisServer, wait_until_ready
 
 
@@ -32,13 +33,17 @@ def test_it_listens_on_a_private_socket_only_and_keeps_nothing(own_redis: RedisS
     assert own_redis.command("DBSIZE") == 0
 
 
-def test_a_directory_with_blanks_and_quotes_is_no_trouble(tmp_path: Path) -> None:
-    server = embedded_redis.prepare(tmp_path / 'a "b" c')
+@pytest.mark.parametrize("name", ['a "b" c', "ü", "a:b", "a#b", "a?b", "a%2Fb", "a@b", "[a]", "a&db=3"])
+def test_a_directory_of_any_name_is_no_trouble(name: str, tmp_path: Path) -> None:
+    server = embedded_redis.prepare(tmp_path / name)
     process = subprocess.Popen(server.argv, stdout=subprocess.DEVNULL)
     try:
         wait_until_ready(server.socket_path, time.monotonic() + 20)
-        with Redis.from_url(embedded_redis.url_of(server.socket_path.parent)) as client:
+        url = embedded_redis.url_of(server.socket_path.parent)
+        assert redis_url.problem(url) == ""
+        with open_blocking(url, timeout_s=20) as client:
             assert client.ping()
+        assert redis_cli_arguments(url, timeout_s=20) == (["-s", str(server.socket_path)], "")
     finally:
         process.terminate()
         process.wait()

@@ -30,6 +30,9 @@ from tests.support.routes import CLIENT, OPEN, OPERATOR, ROUTES, in_app
 OPERATORS = "s3cret-of-the-settings"
 WRONG = "pwg_00000000_" + "0" * 48
 
+REVERSE_PROXY = "127.2.0.1"
+"""The address of the one whose header fields count."""
+
 POOL = """
 [[pools]]
 name = "chromium"
@@ -100,6 +103,7 @@ def guarded() -> Iterator[Guarded]:
             "PWGRID_TOKEN": OPERATORS,
             "WORKER_SELECT_TIMEOUT": "0.5",
             "LOG_LEVEL": "debug",
+            "TRUSTED_PROXIES": REVERSE_PROXY,
             "FORWARDED_ALLOW_IPS": "*",  # uvicorn's own variable, which is none of this grid's settings
         }
         with running_grid(environment=environment, fake=True) as grid:
@@ -446,14 +450,23 @@ def test_a_peer_does_not_choose_the_address_that_its_wrong_tokens_count_for(guar
     assert asked == [401] * MOST_FAILURES + [429]
 
 
-def test_a_borrower_behind_a_proxy_that_speaks_tls_gets_an_endpoint_that_does(guarded: Guarded) -> None:
+@pytest.mark.parametrize(
+    ("peer", "more", "begins"),
+    [
+        (REVERSE_PROXY, {}, "ws://127.0.0.1:"),
+        (REVERSE_PROXY, {"X-Forwarded-Proto": "https"}, "wss://127.0.0.1:"),
+        ("127.2.0.2", {"X-Forwarded-Proto": "https"}, "ws://127.0.0.1:"),
+    ],
+)
+def test_a_borrower_behind_a_proxy_that_speaks_tls_gets_an_endpoint_that_does(
+    guarded: Guarded, peer: str, more: dict[str, str], begins: str
+) -> None:
+    headers = {"content-type": "application/json", **more}
     sent = json.dumps({"labelKey": "AppA:Chromium:UAT"})
-    for more, begins in (({}, "ws://127.0.0.1:"), ({"X-Forwarded-Proto": "https"}, "wss://127.0.0.1:")):
-        headers = {"content-type": "application/json", **more}
-        _, _, body = guarded.ask("POST", "/session/borrow", guarded.texts[CLIENT], body=sent, **headers)
-        lease = json.loads(body)
-        assert lease["webSocketEndpoint"].startswith(begins)
-        guarded.json("/session/return", guarded.texts[CLIENT], "POST", lease)
+    _, _, body = guarded.ask("POST", "/session/borrow", guarded.texts[CLIENT], peer=peer, body=sent, **headers)
+    lease = json.loads(body)
+    guarded.json("/session/return", guarded.texts[CLIENT], "POST", lease)
+    assert lease["webSocketEndpoint"].startswith(begins)
 
 
 def test_no_token_is_in_a_log_a_file_or_a_process_of_the_grid(guarded: Guarded) -> None:

@@ -125,6 +125,9 @@ def test_an_answer_that_is_dropped_becomes_an_error_for_its_asker(
 each_browser = pytest.mark.parametrize("browser_type", ["chromium", "firefox"], indirect=True)
 """Chromium speaks over a pipe, Firefox over a WebSocket."""
 
+THE_REAL_ONE = (str(LAUNCHER.parent),)
+"""What a launcher of the tests reads beside itself."""
+
 
 @each_browser
 async def test_who_asks_for_too_much_gets_an_error_and_nobody_else_notices(
@@ -132,7 +135,8 @@ async def test_who_asks_for_too_much_gets_an_error_and_nobody_else_notices(
 ) -> None:
     monkeypatch.setattr(stand_in_proxy, "LAUNCHER", SUPPORT / "small_messages_launcher.cjs")
     errors: list[tuple[dict[str, int], str]] = []
-    async with browser_server(browser_type) as watched, async_playwright() as playwright:
+    reads = {"browser_read_paths": THE_REAL_ONE}
+    async with browser_server(browser_type, **reads) as watched, async_playwright() as playwright:
         watched.server.on_errors = lambda counts, text, _session: errors.append((dict(counts), text))
         asker, neighbour = [await _page(playwright, watched, browser_type) for _ in range(2)]
         with pytest.raises(PlaywrightError, match="no message may have more than 1"):
@@ -150,7 +154,8 @@ async def test_an_answer_that_cannot_be_sent_is_an_error_and_without_an_event_it
 ) -> None:
     monkeypatch.setattr(stand_in_proxy, "LAUNCHER", SUPPORT / "failing_messages_launcher.cjs")
     errors: asyncio.Queue[tuple[dict[str, int], str | None]] = asyncio.Queue()
-    async with browser_server() as watched, async_playwright() as playwright:
+    reads = {"browser_read_paths": THE_REAL_ONE}
+    async with browser_server(**reads) as watched, async_playwright() as playwright:
         watched.server.on_errors = lambda counts, _text, session: errors.put_nowait((dict(counts), session))
         asker, neighbour = [await _page(playwright, watched, "chromium") for _ in range(2)]
         with pytest.raises(PlaywrightError, match="the answer cannot be sent: Invalid string length"):

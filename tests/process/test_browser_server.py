@@ -11,13 +11,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import pytest_asyncio
 from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import async_playwright
 from websockets.asyncio.client import connect
@@ -28,14 +29,14 @@ from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.connect.handoff_link import clear_marks, is_served
-from pwgrid.worker.browser.launch import LaunchSpec
+from pwgrid.worker.browser.launch import LAUNCHER, LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer, ending
 from pwgrid.worker.holders import SessionClosed
 from tests.support import stand_in_proxy
 from tests.support.fake_grid import FAKE_LAUNCHER, launching
 from tests.support.grid import eventually_async
 from tests.support.protocol_client import protocol_client
-from tests.support.raw import PING, PONG
+from tests.support.raw import GOODBYE, PING, PONG
 from tests.support.stand_in_proxy import (
     BOUND_S,
     HEADERS,
@@ -51,11 +52,10 @@ from tests.support.stand_in_proxy import (
     spec,
 )
 
-GOODBYE = bytes((0x88, 0x82, 0, 0, 0, 0, 0x03, 0xE8))
-"""A client's close frame: masked, code 1000."""
-
 WS_CLOSE_S = 30.0
 """How long the library `ws` waits for the client's end of the socket after the close frames."""
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 NO_DEVTOOLS = "this grid speaks Playwright's protocol, not CDP: use connect(), not connectOverCDP() or Puppeteer"
 
@@ -63,6 +63,22 @@ NO_DEVTOOLS = "this grid speaks Playwright's protocol, not CDP: use connect(), n
 each_browser = pytest.mark.parametrize("browser_type", ["chromium", "firefox"], indirect=True)
 
 BROWSER_KILLED = Reason(WorkerEnd.BROWSER_ENDED, "SIGKILL", "SIGKILL")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared() -> AsyncIterator[Watched]:
+    """One browser server for all tests that end nothing of it."""
+    async with browser_server() as watched:
+        yield watched
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def watched(shared: Watched) -> AsyncIterator[Watched]:
+    """The shared one; after the test it lives, and every end of a session has been heard of."""
+    yield shared
+    await shared.all_closed()
+    assert shared.closed.empty()
+    assert not shared.gone.done()
 
 
 async def start(launch: LaunchSpec) -> BrowserServer:
@@ -79,6 +95,7 @@ async def raw_session(
     client, handed = socket.socketpair()
     client.setblocking(False)
     handed.setblocking(False)  # as the proxy's are: what is not sent at once must not hold the browser server up
+    watched.handed_over += 1
     await watched.server.hand_over(offer(session_id, handed, headers, early))
     handed.close()
     return client
@@ -114,41 +131,42 @@ async def test_a_playwright_client_talks_through_a_handed_over_socket(browser_ty
     assert closed.bytes_out > 500
 
 
-async def test_two_clients_see_only_their_own_contexts() -> None:
-    async with browser_server() as watched, async_playwright() as playwright:
+async def test_two_clients_see_only_their_own_contexts(watched: Watched) -> None:
+    async with async_playwright() as playwright:
         first = await playwright.chromium.connect(watched.endpoint)
         second = await playwright.chromium.connect(watched.endpoint)
         await first.new_context()
         assert len(second.contexts) == 0
 
 
-async def test_a_canary_beside_a_session_leaves_its_errors_in_the_language_of_its_client() -> None:
-    async with browser_server() as watched, async_playwright() as playwright:
+async def test_a_canary_beside_a_session_leaves_its_errors_in_the_language_of_its_client(watched: Watched) -> None:
+    async with async_playwright() as playwright:
         page = await (await playwright.chromium.connect(watched.endpoint)).new_page()
         assert (await watched.server.canary(BOUND_S)).ok
         with pytest.raises(PlaywrightError, match=r'waiting for locator\("b"\)'):  # JavaScript has locator('b')
             await page.locator("b").click(timeout=10)
 
 
-async def test_a_closed_session_tells_its_client_why() -> None:
-    async with browser_server() as watched, async_playwright() as playwright:
+async def test_a_closed_session_tells_its_client_why(watched: Watched) -> None:
+    async with async_playwright() as playwright:
         browser = await playwright.chromium.connect(watched.endpoint)
         page = await browser.new_page()
         disconnected = asyncio.Event()
         browser.on("disconnected", lambda _: disconnected.set())
         sentence = "the grid closed this session: its worker was being replaced and DRAIN_TIMEOUT=30 s was over"
-        watched.server.close_session(f"{1:016x}", Reason(EndReason.DRAIN_TIMEOUT), sentence)
+        session_id = watched.latest
+        watched.server.close_session(session_id, Reason(EndReason.DRAIN_TIMEOUT), sentence)
         async with asyncio.timeout(BOUND_S):
             await disconnected.wait()
         with pytest.raises(PlaywrightError, match=sentence):
             await page.title()
         closed = await watched.next_closed()
-    assert (closed.session_id, closed.end.by, str(closed.end.reason)) == (f"{1:016x}", "grid", "drain timeout")
+    assert (closed.session_id, closed.end.by, str(closed.end.reason)) == (session_id, "grid", "drain timeout")
 
 
 @pytest.mark.parametrize("method", ["Browser.getVersion", "Target.getBrowserContexts"])
-async def test_a_client_of_the_devtools_protocol_is_told_so_in_its_own_protocol(method: str) -> None:
-    async with browser_server() as watched, connect(watched.endpoint) as client:
+async def test_a_client_of_the_devtools_protocol_is_told_so_in_its_own_protocol(watched: Watched, method: str) -> None:
+    async with connect(watched.endpoint) as client:
         await client.send(json.dumps({"id": 7, "method": method}))
         assert json.loads(await client.recv()) == {"id": 7, "error": {"code": -32000, "message": NO_DEVTOOLS}}
         with pytest.raises(ConnectionClosed) as caught:
@@ -158,9 +176,9 @@ async def test_a_client_of_the_devtools_protocol_is_told_so_in_its_own_protocol(
         assert str((await watched.next_closed()).end.reason) == "protocol error (1003)"
 
 
-async def test_a_close_frame_carries_code_and_reason_cut_to_what_fits() -> None:
-    async with browser_server() as watched, connect(watched.endpoint) as client:
-        watched.server.close_session(f"{1:016x}", Reason(EndReason.DRAIN_TIMEOUT, "why"), "ö" * 100)
+async def test_a_close_frame_carries_code_and_reason_cut_to_what_fits(watched: Watched) -> None:
+    async with connect(watched.endpoint) as client:
+        watched.server.close_session(watched.latest, Reason(EndReason.DRAIN_TIMEOUT, "why"), "ö" * 100)
         with pytest.raises(ConnectionClosed) as caught:
             await client.recv()
         assert caught.value.rcvd is not None
@@ -168,40 +186,37 @@ async def test_a_close_frame_carries_code_and_reason_cut_to_what_fits() -> None:
         assert str((await watched.next_closed()).end.reason) == "drain timeout: why"
 
 
-async def test_a_client_that_does_not_answer_the_close_frame_is_cut_off() -> None:
-    async with browser_server() as watched:
-        with await raw_session(watched) as client:
-            assert (await read(client)).startswith(b"HTTP/1.1 101")
-            watched.server.close_session("f" * 16, Reason(EndReason.ENDED_BY_OPERATOR))
-            assert b"the grid closed this session: an operator ended it" in await read_to_end(client)
-        assert str((await watched.next_closed()).end.reason) == "ended by operator"
+async def test_a_client_that_does_not_answer_the_close_frame_is_cut_off(watched: Watched) -> None:
+    with await raw_session(watched) as client:
+        assert (await read(client)).startswith(b"HTTP/1.1 101")
+        watched.server.close_session("f" * 16, Reason(EndReason.ENDED_BY_OPERATOR))
+        assert b"the grid closed this session: an operator ended it" in await read_to_end(client)
+    assert str((await watched.next_closed()).end.reason) == "ended by operator"
 
 
-async def test_a_session_is_over_when_its_client_says_goodbye_though_its_socket_stays_open() -> None:
-    async with browser_server() as watched:
-        with await raw_session(watched) as client:
-            assert (await read(client)).startswith(b"HTTP/1.1 101")
-            await asyncio.get_running_loop().sock_sendall(client, GOODBYE)
-            async with asyncio.timeout(WS_CLOSE_S / 2):
-                closed = await watched.next_closed()
-            assert (await read_to_end(client)).endswith(b"\x88\x02\x03\xe8")  # the server's own close frame, 1000
+async def test_a_session_is_over_when_its_client_says_goodbye_though_its_socket_stays_open(watched: Watched) -> None:
+    with await raw_session(watched) as client:
+        assert (await read(client)).startswith(b"HTTP/1.1 101")
+        await asyncio.get_running_loop().sock_sendall(client, GOODBYE)
+        async with asyncio.timeout(WS_CLOSE_S / 2):
+            closed = await watched.next_closed()
+        assert (await read_to_end(client)).endswith(b"\x88\x02\x03\xe8")  # the server's own close frame, 1000
     assert (closed.end.by, str(closed.end.reason)) == ("client", "client disconnected")
 
 
-async def test_a_session_is_over_when_its_client_says_goodbye_though_it_reads_nothing() -> None:
-    async with browser_server() as watched:
-        with await raw_session(watched) as client:
-            # More pongs than both sockets' buffers hold, so that the server's own close frame stays in a queue.
-            await asyncio.get_running_loop().sock_sendall(client, PING * 5_000 + GOODBYE)
-            async with asyncio.timeout(WS_CLOSE_S / 2):
-                closed = await watched.next_closed()
-            assert (closed.end.by, str(closed.end.reason), closed.bytes_in) == (
-                *("client", "client disconnected"),
-                len(PING) * 5_000 + len(GOODBYE),
-            )
-            hung_up = select.poll()
-            hung_up.register(client, 0)  # the end of the connection alone, since this client reads nothing
-            assert await asyncio.to_thread(hung_up.poll, WS_CLOSE_S / 2 * 1000)
+async def test_a_session_is_over_when_its_client_says_goodbye_though_it_reads_nothing(watched: Watched) -> None:
+    with await raw_session(watched) as client:
+        # More pongs than both sockets' buffers hold, so that the server's own close frame stays in a queue.
+        await asyncio.get_running_loop().sock_sendall(client, PING * 5_000 + GOODBYE)
+        async with asyncio.timeout(WS_CLOSE_S / 2):
+            closed = await watched.next_closed()
+        assert (closed.end.by, str(closed.end.reason), closed.bytes_in) == (
+            *("client", "client disconnected"),
+            len(PING) * 5_000 + len(GOODBYE),
+        )
+        hung_up = select.poll()
+        hung_up.register(client, 0)  # the end of the connection alone, since this client reads nothing
+        assert await asyncio.to_thread(hung_up.poll, WS_CLOSE_S / 2 * 1000)
     assert watched.closed.empty()  # it is not reported again when its socket ends
 
 
@@ -255,75 +270,70 @@ async def test_a_session_ends_at_its_maximum_duration_however_busy() -> None:
     [HEADERS | {"upgrade": "tea"}, {"host": "localhost"}, HEADERS | {"sec-websocket-key": "short"}],
     ids=["no websocket", "half a head", "no key"],
 )
-async def test_a_refused_handshake_is_answered_and_reported(headers: dict[str, str]) -> None:
-    async with browser_server() as watched:
-        with await raw_session(watched, headers=headers) as client:
-            assert (await read_to_end(client)).startswith(b"HTTP/1.1 400")
-        closed = await watched.next_closed()
+async def test_a_refused_handshake_is_answered_and_reported(watched: Watched, headers: dict[str, str]) -> None:
+    with await raw_session(watched, headers=headers) as client:
+        assert (await read_to_end(client)).startswith(b"HTTP/1.1 400")
+    closed = await watched.next_closed()
     assert (closed.end.by, str(closed.end.reason)) == ("grid", "handshake refused")
 
 
-async def test_what_a_client_has_sent_behind_its_head_is_read_first() -> None:
-    async with browser_server() as watched:
-        with await raw_session(watched, early=PING.decode("latin-1")) as client:
-            received = b""
-            while not received.endswith(b"\r\n\r\n" + PONG):
-                received += await read(client)
-            assert received.startswith(b"HTTP/1.1 101 ")
-        await watched.next_closed()
+async def test_what_a_client_has_sent_behind_its_head_is_read_first(watched: Watched) -> None:
+    with await raw_session(watched, early=PING.decode("latin-1")) as client:
+        received = b""
+        while not received.endswith(b"\r\n\r\n" + PONG):
+            received += await read(client)
+        assert received.startswith(b"HTTP/1.1 101 ")
+    await watched.next_closed()
 
 
-async def test_a_connection_that_a_browser_server_has_bears_its_mark() -> None:
-    async with browser_server() as watched:
-        with (
-            socket.create_server(("127.0.0.1", 0)) as listener,
-            socket.create_connection(listener.getsockname()) as client,
-        ):
-            ours, _ = listener.accept()
-            with ours:
-                clear_marks(ours)
-                assert not is_served(ours)
-                await watched.server.hand_over(offer("f" * 16, ours))
-                assert (await asyncio.to_thread(client.recv, 4096)).startswith(b"HTTP/1.1 101 ")
-                client.sendall(PING)
-                assert await asyncio.to_thread(client.recv, 16) == PONG
-                assert is_served(ours)
-        await watched.next_closed()
+async def test_a_connection_that_a_browser_server_has_bears_its_mark(watched: Watched) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as client,
+    ):
+        ours, _ = listener.accept()
+        with ours:
+            clear_marks(ours)
+            assert not is_served(ours)
+            watched.handed_over += 1
+            await watched.server.hand_over(offer("f" * 16, ours))
+            assert (await asyncio.to_thread(client.recv, 4096)).startswith(b"HTTP/1.1 101 ")
+            client.sendall(PING)
+            assert await asyncio.to_thread(client.recv, 16) == PONG
+            assert is_served(ours)
+    await watched.next_closed()
 
 
-async def test_a_client_that_left_before_the_handoff_is_reported() -> None:
-    async with browser_server() as watched:
-        (await raw_session(watched)).close()
-        assert str((await watched.next_closed()).end.reason) == "client disconnected"
+async def test_a_client_that_left_before_the_handoff_is_reported(watched: Watched) -> None:
+    (await raw_session(watched)).close()
+    assert str((await watched.next_closed()).end.reason) == "client disconnected"
 
 
-async def test_a_client_that_breaks_the_protocol_is_reported_as_such() -> None:
-    async with browser_server() as watched:
-        with await raw_session(watched) as client:
-            await read(client)
-            await asyncio.get_running_loop().sock_sendall(client, b"\xff" * 16)
-            await read_to_end(client)
-        closed = await watched.next_closed()
+async def test_a_client_that_breaks_the_protocol_is_reported_as_such(watched: Watched) -> None:
+    with await raw_session(watched) as client:
+        await read(client)
+        await asyncio.get_running_loop().sock_sendall(client, b"\xff" * 16)
+        await read_to_end(client)
+    closed = await watched.next_closed()
     assert (closed.end.by, str(closed.end.reason)) == ("client", "protocol error (1002)")
 
 
 # What it keeps to itself
 
 
-async def test_neither_node_nor_chromium_listens_on_a_port() -> None:
-    async with browser_server() as watched:
-        listening = [
-            connection
-            for process in processes_of(watched.directory)
-            for connection in process.net_connections("inet")
-            if connection.status == psutil.CONN_LISTEN
-        ]
+async def test_neither_node_nor_chromium_listens_on_a_port(watched: Watched) -> None:
+    listening = [
+        connection
+        for process in processes_of(watched.directory)
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
     assert listening == []
 
 
 @pytest.mark.parametrize("where", [{"host": "0.0.0.0", "port": 0}, {"host": "127.0.0.1"}, {}], ids=str)
-async def test_a_client_cannot_open_a_port_on_the_host(where: dict[str, Any]) -> None:
-    async with browser_server() as watched, async_playwright() as playwright:
+async def test_a_client_cannot_open_a_port_on_the_host(watched: Watched, where: dict[str, Any]) -> None:
+    async with async_playwright() as playwright:
         browser = await playwright.chromium.connect(watched.endpoint)
         with pytest.raises(PlaywrightError, match="no client open a port"):
             await browser.bind("hole", **where)
@@ -415,15 +425,14 @@ async def test_a_socket_that_arrives_after_the_crash_gets_an_answer() -> None:
         assert str((await watched.next_closed()).end.reason) == "browser crashed"
 
 
-async def test_a_canary_sings_only_while_the_browser_works() -> None:
-    async with browser_server() as watched:
-        assert (await watched.server.canary(BOUND_S)).ok
-        os.kill(watched.server.ready.browser_pid, signal.SIGSTOP)
-        sick = await watched.server.canary(0.5)
-        assert not sick.ok
-        assert "0.5 s" in sick.error
-        os.kill(watched.server.ready.browser_pid, signal.SIGCONT)
-        assert (await watched.server.canary(BOUND_S)).ok
+async def test_a_canary_sings_only_while_the_browser_works(watched: Watched) -> None:
+    assert (await watched.server.canary(BOUND_S)).ok
+    os.kill(watched.server.ready.browser_pid, signal.SIGSTOP)
+    sick = await watched.server.canary(0.5)
+    assert not sick.ok
+    assert "0.5 s" in sick.error
+    os.kill(watched.server.ready.browser_pid, signal.SIGCONT)
+    assert (await watched.server.canary(BOUND_S)).ok
 
 
 async def test_the_browser_keeps_nothing_of_a_connection_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,7 +444,7 @@ async def test_the_browser_keeps_nothing_of_a_connection_that_is_over(monkeypatc
         await eventually_async(lambda: watched.server.evidence != before, "it has told")
         return int(watched.server.evidence.rpartition("listeners: ")[2])
 
-    async with browser_server() as watched:
+    async with browser_server(browser_read_paths=(str(LAUNCHER.parent),)) as watched:
         at_rest = await listeners(watched)
         for _ in range(3):
             assert (await watched.server.canary(BOUND_S)).ok
@@ -482,8 +491,8 @@ async def test_a_browser_that_hangs_answers_no_question_and_stop_cuts_it_off(bro
         assert processes_of(watched.directory) == []
 
 
-async def test_stop_kills_a_launcher_that_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_IGNORE_STOP", "1")
+async def test_stop_kills_a_launcher_that_does_not_listen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FAKE_IGNORE_STOP", str(tmp_path))
     async with browser_server(fake=True) as watched:
         await watched.server.stop(0.2)
         assert watched.server.exited.result() == -signal.SIGKILL

@@ -33,7 +33,8 @@ REFUSED = (("/v1/live/0123", "", 403), ("/v1/live/0123/4", "", 404), ("/v1/live"
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
     """Shows nobody a session."""
-    with running_grid("--chromium", "1", fake=True, environment={"LIVE_VIEW": "false"}) as made:
+    environment = {"LIVE_VIEW": "false", "TRUSTED_PROXIES": "127.0.0.1"}
+    with running_grid("--chromium", "1", fake=True, environment=environment) as made:
         yield made
 
 
@@ -54,6 +55,13 @@ def test_the_feed_goes_on_whatever_a_page_says(grid: Grid) -> None:
             while not json.loads(page.recv(timeout=30)).get("set", {}).get("sessions"):
                 pass
     assert errors(grid) == []
+
+
+def test_a_page_comes_by_a_reverse_proxy_that_tells_its_address_in_fields_of_any_case(grid: Grid) -> None:
+    told = {"X_Forwarded_Host": "127.0.0.1:9", "X-FORWARDED-PROTO": "https", "x-forwarded-prefix": "/grid"}
+    with contextlib.closing(raw.connect(grid.port)) as page:
+        page.sendall(raw.head(target="/grid/v1/live", Origin="https://127.0.0.1:9", **told))
+        assert page.recv(4096).startswith(b"HTTP/1.1 101 ")
 
 
 @pytest.mark.parametrize(("target", "origin", "status"), REFUSED)

@@ -12,14 +12,30 @@ from typing import Any
 
 import pytest
 
+from pwgrid.common import restricted_exec
 from pwgrid.settings.model import Settings
+from pwgrid.setup import doctor as module
+from pwgrid.setup.doctor import _confinement as confinement_of
 from pwgrid.setup.doctor import _leftovers as leftovers_of
 from pwgrid.setup.doctor import _room as room_of
 from pwgrid.setup.doctor import _sandbox as sandbox_of
 from tests.conftest import need
 from tests.support.grid import ROOT, free_port
 
-NAMES = {"driver", "chromium", "video", "sandbox", "memory", "/dev/shm", "descriptors", "pids", "disk", "redis", "port"}
+NAMES = {
+    "driver",
+    "chromium",
+    "video",
+    "sandbox",
+    "confinement",
+    "memory",
+    "/dev/shm",
+    "descriptors",
+    "pids",
+    "disk",
+    "redis",
+    "port",
+}
 
 
 def doctor(
@@ -90,6 +106,26 @@ def test_each_pool_is_looked_at_with_its_own_browser(tmp_path: Path) -> None:
     assert found["shop"]["level"] != "bad"
     assert "a page after" in found["shop"]["found"] or "major versions" in found["shop"]["found"]
     assert "chromium" not in found
+
+
+@pytest.mark.parametrize(
+    ("version", "confine", "level", "says"),
+    [
+        (9, "auto", "good", "Landlock version 9; it is auto"),
+        (4, "on", "good", "Landlock version 4, which does not know of devices, signals, Unix sockets; it is on"),
+        (7, "off", "warn", "Landlock version 7, which does not know of Unix sockets; it is off"),
+        (0, "auto", "warn", "this kernel has no Landlock, or a container forbids it; it is auto"),
+        (0, "on", "bad", "this kernel has no Landlock, or a container forbids it; it is on"),
+    ],
+)
+def test_what_the_kernel_can_do_against_readers_of_the_hosts_files(
+    monkeypatch: pytest.MonkeyPatch, version: int, confine: str, level: str, says: str
+) -> None:
+    for each in (module, restricted_exec):
+        monkeypatch.setattr(each, "abi", lambda: version)
+    found = confinement_of(Settings.model_validate({"confine": confine}))
+    assert (found.level, found.found) == (level, says)
+    assert (found.to_do == "") is (level == "good")
 
 
 def test_too_few_descriptors_are_a_warning() -> None:

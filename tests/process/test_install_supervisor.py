@@ -58,6 +58,32 @@ def test_where_supervisord_was_removed_there_is_nothing_to_end(record: Record) -
     assert Supervisord(InstallOptions(user=True), record).stop() == []
 
 
+def test_an_uninstallation_takes_the_supervisord_of_its_installation_and_no_other_one(
+    record: Record, tmp_path: Path
+) -> None:
+    conf, other = Path(record.options["conf"]), tmp_path / "other.conf"
+    for named in (None, conf):
+        assert str(Supervisord(InstallOptions(user=True, conf=named), record).forget()[0]).endswith(
+            f"{conf} update pwgrid"
+        )
+    other.write_text(conf.read_text())
+    with pytest.raises(GridError, match=f"--conf: the grid was installed under the supervisord of {conf}"):
+        Supervisord(InstallOptions(user=True, conf=other), record).stop()
+    conf.unlink()  # it was moved
+    moved = Supervisord(InstallOptions(user=True, conf=other), record)
+    assert len(moved.stop()) == 1
+    assert str(moved.forget()[0]).endswith(f"{other} update pwgrid")
+
+
+def test_the_closing_lines_name_the_port_since_another_grid_may_run_here(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    asked = InstallOptions(user=True, conf=Path(record.options["conf"]), port=9001)
+    (line,) = (each for each in Supervisord(asked, record).notes() if each.startswith("status "))
+    assert line.endswith(" status --port 9001")
+
+
 @pytest.mark.parametrize(
     ("files", "file"),
     [

@@ -12,7 +12,7 @@ import pytest
 from pwgrid.cli.install.installation import Service
 from pwgrid.cli.install.supervisord import rotation
 from pwgrid.common.paths import resource_dir
-from tests.support.grid import ROOT
+from tests.support.grid import ROOT, WITHOUT_SPARES, eventually, running_grid
 
 # A master and a child of it: each logs a line whenever it is told to.
 WRITERS = """
@@ -72,3 +72,34 @@ def test_every_process_goes_on_in_the_rotated_log_and_no_line_is_torn(tmp_path: 
     os.close(done)
     for path in (log_file, tmp_path / "grid.log.1"):
         assert [json.loads(line)["role"] for line in path.read_text().splitlines()] == ["worker", "master"]
+
+
+def test_a_reload_has_every_process_open_a_renamed_log_anew_also_where_it_is_refused(tmp_path: Path) -> None:
+    log, old, file = tmp_path / "grid.log", tmp_path / "grid.log.1", tmp_path / "grid.toml"
+    file.write_text("[workers]\nchromium_workers = 1\n")
+    environment = {**WITHOUT_SPARES, "LOG_FILE": str(log), "LOG_FORMAT": "json"}
+    with running_grid("--config", str(file), environment=environment, fake=True) as grid:
+
+        def logs() -> set[str]:
+            status = grid.ask("status")
+            pids = (grid.process.pid, status["proxy"]["pid"], *(worker["pid"] for worker in status["workers"]))
+            return {os.readlink(f"/proc/{pid}/fd/2") for pid in pids}
+
+        assert logs() == {str(log)}
+        log.rename(old)
+        written = old.read_bytes()
+        assert grid.command("reload").returncode == 0
+        eventually(lambda: logs() == {str(log)}, "all have opened it")
+        assert old.read_bytes() == written
+        assert [json.loads(line)["event"] for line in log.read_text().splitlines()] == ["reloaded"]
+
+        file.write_text("no TOML")
+        log.unlink()
+        assert grid.command("reload").returncode == 2
+        eventually(lambda: logs() == {str(log)}, "all have opened it")
+
+        log.unlink()
+        log.mkdir()  # there can be no such file
+        assert grid.command("reload").returncode == 2
+        assert grid.status()["ready"]
+        log.rmdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import selectors
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -372,6 +373,56 @@ async def test_after_a_detach_it_waits_for_the_grace_alone_and_for_another_maste
             second.die()
             (await soon(connections.get())).close()
         assert child.times_lost == 1
+
+
+class JumpingTime(asyncio.SelectorEventLoop):
+    """A loop whose time stands still while there is something to do, and jumps to the next timer otherwise."""
+
+    now_s = 1000.0
+
+    def __init__(self) -> None:
+        selector = selectors.DefaultSelector()
+        super().__init__(selector)
+        select = selector.select
+
+        def jump(timeout: float | None = None) -> Any:
+            found = select(0)
+            if not found and timeout is not None:
+                self.now_s += timeout
+            return found
+
+        selector.select = jump  # type: ignore[method-assign]
+
+    def time(self) -> float:
+        return self.now_s
+
+
+@pytest.mark.parametrize("grace_s", [5.0, None])
+def test_without_a_master_it_waits_exactly_as_long_as_it_was_told(
+    control_path: Path, monkeypatch: pytest.MonkeyPatch, grace_s: float | None
+) -> None:
+    """The time after a detach, else the lost threshold."""
+    loop = JumpingTime()
+    monkeypatch.setattr(child_side.time, "monotonic", loop.time)
+
+    async def waits() -> float:
+        ours, theirs = pair()
+        master, child = FakeMaster(lost_threshold_s=30), Child(theirs, control_path)
+        async with running(child):
+            master.attach(ours)
+            await master.next("init")
+            if grace_s is not None:
+                master.send("detached", {"graceS": grace_s})
+            master.send("drain", {})
+            await child.commands.get()
+            master.die()
+            await is_connected(child, wanted=False)
+            left_at = loop.time()
+            await child.lost.wait()
+            return loop.time() - left_at
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        assert runner.run(waits()) == pytest.approx(grace_s or 30.0, abs=0.01)
 
 
 async def test_a_master_that_keeps_the_connection_and_answers_nothing_is_lost_until_it_speaks(

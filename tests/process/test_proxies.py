@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from pwgrid.common.errors import GridError
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.master import child
 from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.config import Listeners, MasterConfig, Roles
 from pwgrid.master.listener import open_listener
 from pwgrid.master.policy.backoff import Backoff
-from pwgrid.master.proxies import Proxies
+from pwgrid.master.proxies import Proxies, ProxyChild
 from pwgrid.master.upgrade import VersionChange
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.directory import RuntimeDir
@@ -29,6 +30,9 @@ from tests.support.master_main import proxy_role
 
 NEVER_AGAIN = Backoff(first_s=1000, cap_s=1000)
 """Restarts what has died once; after the second death within a test it does not."""
+
+LOST_S = 2.0
+CHANGED = Reason(WorkerEnd.CONFIGURATION)
 
 
 class Turns:
@@ -71,11 +75,19 @@ def said(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def config(tmp_path: Path, said: Path) -> Iterator[MasterConfig]:
+def gate(tmp_path: Path) -> Path:
+    """Once it is a pipe, a proxy that is forked begins only when somebody writes into it."""
+    return tmp_path / "gate"
+
+
+@pytest.fixture
+def config(tmp_path: Path, said: Path, gate: Path) -> Iterator[MasterConfig]:
     runtime = RuntimeDir(tmp_path, 1, owns_base=False)
     runtime.directory.mkdir()
 
     def run_proxy(boot: ProxyArguments) -> int:
+        if gate.exists():
+            gate.read_bytes()
         os.dup2(os.open(said, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), 1)
         return proxy_role({}, boot)
 
@@ -106,7 +118,7 @@ def test_what_a_proxy_has_not_heard_is_told_to_the_one_that_replaces_it(
     assert old.pid is not None
     os.kill(old.pid, signal.SIGSTOP)
     proxies.send("worker_lost", lost)
-    proxies.replace("configuration")
+    proxies.replace(CHANGED)
     if dies == "after that":
         turns.until(lambda: proxies.current is not old, "it is replaced")
     else:
@@ -131,6 +143,73 @@ def test_what_a_proxy_has_not_heard_is_told_to_the_one_that_is_started_after_it(
     assert turns.told() == [("worker_lost", lost)]
 
 
+@pytest.fixture
+def frozen(loop: Loop, config: MasterConfig, proxies: Proxies, said: Path) -> tuple[Turns, ProxyChild]:
+    """A proxy that listens, and has just been frozen."""
+    config.settings = config.settings.model_copy(update={"worker_lost_threshold": LOST_S})
+    turns, old = Turns(loop, proxies, said), proxies.current
+    old.start()
+    turns.until(lambda: old.listening, "it listens")
+    assert old.pid is not None
+    os.kill(old.pid, signal.SIGSTOP)
+    return turns, old
+
+
+def test_a_proxy_that_was_only_slow_stays(proxies: Proxies, frozen: tuple[Turns, ProxyChild]) -> None:
+    turns, old = frozen
+    pid = old.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGCONT)
+    proxies.send("worker_lost", {"workerId": "a1b2c3d4"})
+    turns.until(turns.told, "it hears again")
+    assert (proxies.current, old.pid, proxies.pids(), proxies.is_being_replaced) == (old, pid, {pid}, False)
+
+
+def test_a_frozen_proxy_is_killed_when_its_successor_listens_on_the_same_sockets(
+    proxies: Proxies, frozen: tuple[Turns, ProxyChild]
+) -> None:
+    turns, old = frozen
+    proxies.send("worker_lost", {"workerId": "a1b2c3d4"})
+    turns.until(lambda: proxies.current is not old, "another one listens")
+    assert proxies.current.listeners == old.listeners
+    turns.until(lambda: old.pid is None, "it is killed")
+    turns.until(turns.told, "what it has not heard the new one is told")
+    assert turns.told() == [("worker_lost", {"workerId": "a1b2c3d4"})]
+
+
+def test_a_proxy_that_wakes_late_is_retired_and_not_killed(
+    proxies: Proxies, frozen: tuple[Turns, ProxyChild], gate: Path
+) -> None:
+    turns, old = frozen
+    assert old.pid is not None
+    os.mkfifo(gate)
+    turns.until(lambda: len(proxies.pids()) == 2, "its successor is there")
+    os.kill(old.pid, signal.SIGCONT)
+    turns.until(lambda: not old.is_silent, "it wakes")
+    gate.write_bytes(b"")
+    turns.until(lambda: proxies.current is not old, "another one listens")
+    turns.until(turns.told, "it is told something")
+    assert turns.told() == [("retire", {})]
+    assert old.pid is not None
+
+
+@pytest.fixture
+def too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No new proxy listens in time."""
+    monkeypatch.setattr("pwgrid.master.proxies.START_S", 0.0)
+
+
+@pytest.mark.usefixtures("too_late")
+def test_a_frozen_proxy_whose_successor_fails_is_ended_and_started_again(
+    proxies: Proxies, frozen: tuple[Turns, ProxyChild]
+) -> None:
+    turns, old = frozen
+    first = old.pid
+    turns.until(lambda: old.pid not in (None, first) and old.listening, "it is started again")
+    assert proxies.current is old
+    assert not proxies.is_being_replaced
+
+
 def test_new_code_is_tried_also_where_the_directory_of_the_grid_s_start_has_been_removed(
     loop: Loop, config: MasterConfig, proxies: Proxies, said: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +231,7 @@ def test_an_upgrade_while_the_proxy_is_being_replaced_is_refused_for_that_reason
 ) -> None:
     nothing: Any = None
     upgrade = VersionChange(loop, config, nothing, proxies, lambda: None)
-    proxies.replace("configuration")
+    proxies.replace(CHANGED)
     with pytest.raises(ValueError, match="the proxy is still being replaced; try again when the new one listens"):
         upgrade.start(nothing, force=True)
 

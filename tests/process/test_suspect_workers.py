@@ -39,6 +39,7 @@ def grid(sick: Path) -> Iterator[Grid]:
         "WORKER_LOST_THRESHOLD": "120",  # for longer than these tests take
         "CANARY_TIMEOUT": "60",
         "FAKE_SICK_BROWSER": str(sick),
+        "BROWSER_READ_PATHS": str(sick.parent),
     }
     with running_grid(environment=environment, fake=True) as grid:
         yield grid

@@ -179,6 +179,7 @@ def _temporary(grid: Grid) -> Iterator[str]:
             continue
         for name in itertools.chain(names, files):
             path = re.sub(r"\bw/[0-9a-f]{8}\b", "w/ID", str(inside / name))
+            path = re.sub(r"\bsessions/[0-9a-f]{32}\b", "sessions/RANDOM", path)
             path = re.sub(r"\bproxy/\d+\b", "proxy/PID", path)
             yield re.sub(r"-[A-Za-z0-9]{6}$", "-RANDOM", path)
 

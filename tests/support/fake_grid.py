@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from pwgrid.__main__ import main
 from pwgrid.cli import run
-from pwgrid.cli.main import main
 from pwgrid.worker.browser import launch
 
 FAKE_LAUNCHER = Path(__file__).with_name("fake_launcher.cjs")
@@ -63,4 +63,4 @@ if __name__ == "__main__":
         fakes.enter_context(mock.patch.object(run, "PROGRAM", PROGRAM))
         if "FAKE_LOADED" in os.environ:
             fakes.enter_context(roles_noting_modules(Path(os.environ["FAKE_LOADED"])))
-        main(prog_name="pwgrid")
+        main()

@@ -9,8 +9,9 @@
 //   FAKE_START_MS=<n>            `ready` so much later            FAKE_VERSION=<x.y.z>      its Playwright version
 //   FAKE_START_HELD_BY=<path>    not `ready` while the file is there
 //   FAKE_HANG_CANARY=1           canaries fail at their timeout   FAKE_FAIL_CANARY=<text>   canaries fail at once
-//   FAKE_ACK_DELAY_MS=<n>        handles acknowledged later       FAKE_IGNORE_CLOSE=1       sessions are not closed when told
-//   FAKE_DIE_AFTER=<n>           SIGKILL to itself at session n   FAKE_IGNORE_STOP=1        has to be killed
+//   FAKE_IGNORE_CLOSE=<path>     while the file is there, sessions are not closed when told
+//   FAKE_IGNORE_STOP=<path>      while the file is there, it has to be killed
+//   FAKE_ACK_DELAY_MS=<n>        handles acknowledged later       FAKE_DIE_AFTER=<n>        SIGKILL to itself at session n
 //   FAKE_GONE_AFTER=<n>          browser crash at session n       FAKE_TCP_PORT=<n>         serves there too (a direct path)
 //   FAKE_OF_EARLIER_VERSION=1    it cannot ask its browser
 //   FAKE_SICK_BROWSER=<path>     while the file has its pid, its browser answers nothing; that is a sign, and canaries hang
@@ -37,6 +38,10 @@ const BROWSER_KILLED = { kind: 'browser ended', detail: 'SIGKILL', signal: 'SIGK
 let ready = null;
 let heardAt = performance.now(); // when its browser has said something
 let isSick = false; // its browser
+
+function isThere(file) {
+  return Boolean(file) && fs.existsSync(file);
+}
 
 function say(message) {
   if (process.connected)
@@ -203,7 +208,7 @@ function crash() {
 }
 
 function stop() {
-  if (env.FAKE_IGNORE_STOP)
+  if (isThere(env.FAKE_IGNORE_STOP))
     return;
   for (const session of [...sessions.values()])
     session.end('grid', { kind: 'worker stopped' }, 1001);
@@ -235,7 +240,7 @@ function onMessage(message, socket) {
       crash();
     return;
   }
-  if (message.do === 'close' && !env.FAKE_IGNORE_CLOSE)
+  if (message.do === 'close' && !isThere(env.FAKE_IGNORE_CLOSE))
     sessions.get(message.session)?.end('grid', message.reason, message.code, message.text);
   else if (message.do === 'ack')
     unacknowledged.delete(message.idx);

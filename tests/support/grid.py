@@ -20,9 +20,11 @@ from typing import Any, Protocol
 
 from redis import Redis, RedisError
 
+from pwgrid.cli import ask_grid
 from pwgrid.cli.ask_grid import ask
 from pwgrid.cli.status import status_text
 from pwgrid.common.errors import GridError
+from pwgrid.registry.embedded_redis import url_of
 from pwgrid.runtime.find_grids import RunningGrid
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,8 +110,8 @@ class Grid:
             raise AssertionError(f"the grid did not start:\n{self.output()}")
         self.ready: dict[str, Any] = json.loads(line)
         self.endpoint: str = self.ready["endpoint"]
-        self.port = int(self.endpoint.rsplit(":", 1)[1])
-        self.http = f"http://127.0.0.1:{self.port}"
+        self.http: str = self.ready["http"]
+        self.port = int(self.http.rsplit(":", 1)[1])
 
     def output(self) -> str:
         """What the grid has printed so far."""
@@ -146,11 +148,9 @@ class Grid:
         )
 
     def status(self) -> dict[str, Any]:
-        """`pwgrid status --json`, of a grid that is healthy or not."""
-        done = self.command("status", "--json")
-        assert done.returncode in (0, 3), done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        """What `pwgrid status --json` shows of a grid that is healthy or not, without a process of its own for it."""
+        base = str(self.runtime.parent)
+        return once_answered(lambda: ask_grid.status(ask_grid.find_grid(self.port, base)))
 
     def ask(self, name: str, data: dict[str, Any] | None = None) -> dict[str, Any]:
         """One request to the master, without a process of its own for it."""
@@ -164,7 +164,7 @@ class Grid:
     @property
     def redis_url(self) -> str:
         """Of the embedded Redis, or the one that the environment names."""
-        return self.environment.get("REDIS_URL") or f"unix://{self.runtime}/redis/redis.sock"
+        return self.environment.get("REDIS_URL") or url_of(self.runtime / "redis")
 
     @property
     def runtime(self) -> Path:
@@ -253,14 +253,19 @@ def processes_marked(mark: str) -> dict[int, str]:
 
 
 def status_of(directory: Path, port: int, endpoint: str) -> dict[str, Any]:
-    """The status of a grid that something else supervises, without a process for the question. Waits for an answer: a
-    master that was just started has not always one yet, and nobody can tell that from a grid without workers."""
+    """The status of a grid that something else supervises, without a process for the question."""
+    return once_answered(lambda: ask(RunningGrid(directory, port, 0, endpoint), "status"))
+
+
+def once_answered(question: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Waits for an answer: a master that was just started, or starts again as new code, has not always one yet, and
+    nobody can tell that from a grid without workers."""
     refused: Exception | None = None
 
     def answer() -> dict[str, Any] | None:
         nonlocal refused
         try:
-            return ask(RunningGrid(directory, port, 0, endpoint), "status")
+            return question()
         except (GridError, FileNotFoundError) as error:
             refused = error
             return None
@@ -347,6 +352,7 @@ __all__ = [
     "eventually_async",
     "free_port",
     "last_lines",
+    "once_answered",
     "processes_marked",
     "running_grid",
     "status_of",

@@ -1,10 +1,12 @@
-"""Raw sockets against the grid's listener, for what no real client would send."""
+"""Raw sockets against the grid's listener, for what no real client would send, and for load without a library."""
 
 import contextlib
 import ctypes
 import json
 import os
 import socket
+import struct
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,8 +22,35 @@ HANDSHAKE = {
     "Sec-WebSocket-Version": "13",
 }
 
-PING, PONG = b"\x89\x80\0\0\0\0", b"\x8a\x00"
+STALL_S: Final = 30.0
+"""Bounds a failure; nothing is meant to take this long."""
+
+_END: Final = b"\r\n\r\n"
+
+
+class Opcode(IntEnum):
+    """Of a WebSocket frame."""
+
+    TEXT = 1
+    BINARY = 2
+    CLOSE = 8
+    PING = 9
+    PONG = 10
+
+
+def frame(content: bytes, opcode: Opcode = Opcode.BINARY) -> bytes:
+    """A masked client frame; the mask is zero, so that it costs neither side anything."""
+    size = len(content)
+    length = bytes([128 | size]) if size < 126 else b"\xfe" + size.to_bytes(2) if size < 65536 else b""
+    length = length or b"\xff" + size.to_bytes(8)
+    return bytes([128 | opcode]) + length + bytes(4) + content
+
+
+PING, PONG = frame(b"", Opcode.PING), b"\x8a\x00"
 """An empty ping as a client sends it, and the answer of a server that has the session."""
+
+GOODBYE = frame(b"\x03\xe8", Opcode.CLOSE)
+"""A client's close frame, code 1000."""
 
 SERVER_PING = b"\x89\x00"
 
@@ -37,21 +66,41 @@ def head(method: str = "GET", target: str = "/", version: str = "HTTP/1.1", **ch
 
 def connect(port: int) -> socket.socket:
     """A TCP connection to the grid."""
-    return socket.create_connection(("127.0.0.1", port), timeout=30)
+    return socket.create_connection(("127.0.0.1", port), timeout=STALL_S)
+
+
+def upgrade(address: tuple[str, int], request: bytes) -> socket.socket:
+    """A connection whose upgrade has been answered with 101. Raises OSError with the answer otherwise."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(STALL_S)
+        sock.connect(address)
+        sock.sendall(request)
+        answer = sock.recv(4096)
+        while _END not in answer and (chunk := sock.recv(4096)):
+            answer += chunk
+        if not answer.startswith(b"HTTP/1.1 101 "):
+            raise OSError(f"no upgrade: {answer[:300]!r}")
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def session(port: int, target: str = "/") -> socket.socket:
     """A session that a browser server has."""
-    sock = connect(port)
+    sock = upgrade(("127.0.0.1", port), head(target=target))
     try:
-        sock.sendall(head(target=target))
-        answer = sock.recv(4096)
-        assert answer.startswith(b"HTTP/1.1 101 "), answer
         assert goes_on(sock)
     except BaseException:
         sock.close()
         raise
     return sock
+
+
+def reset_at_close(sock: socket.socket) -> None:
+    """Its end will be a reset (RST), not a FIN."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def goes_on(sock: socket.socket) -> bool:

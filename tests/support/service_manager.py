@@ -50,7 +50,7 @@ test ! -d /sys/fs/cgroup/{name} || find /sys/fs/cgroup/{name} -depth -type d -ex
 """
 _PROGRAM = f"""#!{INSTALLED}/.venv/bin/python
 import sys
-sys.path.insert(0, "{INSTALLED}")
+sys.path.insert(0, "{INSTALLED}/grid")
 from pwgrid.cli.main import main
 sys.exit(main())
 """
@@ -247,7 +247,7 @@ def _inside(units: Path, visible: Iterable[Path]) -> Iterator[str]:
             covers.setdefault(private, [])
         for cover in (each for each in covers if path.is_relative_to(each)):
             covers[cover].append(path)
-    parts = {INSTALLED / name: ROOT / name for name in ("pwgrid", "lua", "config", "systemd")}
+    parts = {INSTALLED / name: ROOT / name for name in ("grid", "lua", "config", "systemd")}
     places = {**parts, INSTALLED / ".venv": Path(sys.prefix)}
     places |= {path: path for paths in covers.values() for path in paths}
     kept = {place: f"/run/kept/{number}" for number, place in enumerate(places)}

@@ -35,12 +35,19 @@ class Watched:
     server: BrowserServer
     directory: Path
     closed: "asyncio.Queue[SessionClosed]" = field(default_factory=asyncio.Queue)
-    gone: "asyncio.Future[str]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    gone: "asyncio.Future[Reason[WorkerEnd]]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
     endpoint: str = ""
     port: int = 0
     handed_over: int = 0
     told: int = 0
     """Ends of sessions that a test has heard of."""
+
+    @property
+    def latest(self) -> str:
+        """The session of the TCP endpoint's last client."""
+        return f"{self.handed_over:016x}"
 
     async def next_closed(self) -> SessionClosed:
         async with asyncio.timeout(BOUND_S):
@@ -49,7 +56,7 @@ class Watched:
         return closed
 
     async def all_closed(self) -> None:
-        """Returns when every session of the TCP endpoint has been reported as ended."""
+        """Returns when every session that was handed over has been reported as ended."""
         while self.told < self.handed_over:
             await self.next_closed()
 
@@ -65,7 +72,7 @@ class Watched:
             while b"\r\n\r\n" not in head:
                 head += await loop.sock_recv(client, 65536)
             self.handed_over += 1
-            handed_over = self.server.hand_over(offer_of(f"{self.handed_over:016x}", client, head))
+            handed_over = self.server.hand_over(offer_of(self.latest, client, head))
             await handed_over
             client.close()
 
@@ -102,7 +109,7 @@ def private_directory() -> Iterator[Path]:
     try:
         yield directory
         assert processes_of(directory) == []
-        assert sorted(path.name for path in directory.iterdir()) in ([], ["tmp"], ["browser.sock", "tmp"])
+        assert {path.name for path in directory.iterdir()} <= {"browser.sock", "node", "sessions", "tmp"}
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -125,7 +132,7 @@ async def browser_server(
     with private_directory() as directory, launching(FAKE_LAUNCHER if fake else LAUNCHER):
         ours, theirs = socket.socketpair()
         queue: asyncio.Queue[SessionClosed] = asyncio.Queue()
-        gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        gone: asyncio.Future[Reason[WorkerEnd]] = asyncio.get_running_loop().create_future()
         server = await BrowserServer.start(
             spec(directory, browser_type, fake=fake, **changes),
             ours,
@@ -157,11 +164,12 @@ async def front_door(watched: Watched) -> AsyncIterator[None]:
 
 
 def processes_of(directory: Path) -> list[psutil.Process]:
-    """Every live process whose TMPDIR is the one of the browser server in `directory`."""
+    """Every live process whose TMPDIR is in the directory of a browser server."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.environ().get("TMPDIR") == str(directory / "tmp") and process.status() != psutil.STATUS_ZOMBIE:
+            is_in = Path(process.environ().get("TMPDIR", "")).is_relative_to(directory)
+            if is_in and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 

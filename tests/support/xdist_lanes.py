@@ -1,7 +1,8 @@
-"""How the processes of pytest-xdist share the files of tests: all but two take only those that mostly wait.
+"""How the processes of pytest-xdist share the files of tests: all but two begin with those that mostly wait.
 
 Two processes keep two cores busy for seven tenths of the time, because some files wait for timers, for processes that
 end, for a supervisor to look again. Those go beside the others, one after the other, and take a third of one core.
+Then all take whatever is left, so that no process is without work while others have several files to go.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 MOSTLY_WAIT = (
+    "tests/faults/test_systemd.py",
     "tests/faults/test_supervisord.py",
+    "tests/faults/test_workers_at_every_step.py",
+    "tests/faults/test_redis_away.py",
     "tests/e2e/test_bad_input.py",
     "tests/e2e/test_clients.py",
     "tests/e2e/test_start_output.py",
@@ -30,30 +34,23 @@ MOSTLY_WAIT = (
 )
 """Files that need a core for at most half of their time, and take more than 5 s."""
 
-TAKE_ANY = 2
-"""So many processes take any file; where there are no more of them, xdist shares the files out."""
+BUSY = 2
+"""So many processes begin with what keeps a core busy; where there are no more of them, xdist shares the files out."""
 
 
 class Lanes(LoadFileScheduling):
-    """As `--dist loadfile`; the others help with what waits once there is nothing else."""
-
-    def _next(self, node: WorkerController) -> str | None:
-        """The file that this process takes next."""
-        waiting = [scope for scope in self.workqueue if scope in MOSTLY_WAIT]
-        if int(node.gateway.id.removeprefix("gw")) >= TAKE_ANY:
-            return next(iter(waiting), None)
-        return next((scope for scope in self.workqueue if scope not in MOSTLY_WAIT), next(iter(waiting), None))
+    """As `--dist loadfile`, in another order for each of the two kinds of processes."""
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        scope = self._next(node)
-        if scope is None:
-            node.shutdown()  # which ends what it has first
-            return
+        waits_first = int(node.gateway.id.removeprefix("gw")) >= BUSY
+        scope = next(
+            (each for each in self.workqueue if (each in MOSTLY_WAIT) is waits_first), next(iter(self.workqueue))
+        )
         self.workqueue.move_to_end(scope, last=False)
         super()._assign_work_unit(node)
 
 
 def scheduler(config: pytest.Config, log: Producer) -> Lanes | None:
     """For `--dist loadfile` with enough processes; None leaves it to xdist."""
-    is_ours = config.getvalue("dist") == "loadfile" and len(config.getvalue("tx")) > TAKE_ANY
+    is_ours = config.getvalue("dist") == "loadfile" and len(config.getvalue("tx")) > BUSY
     return Lanes(config, log) if is_ours else None

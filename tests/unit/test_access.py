@@ -18,6 +18,7 @@ from pwgrid.proxy.policy.access import (
     FailedLogins,
     Identity,
 )
+from pwgrid.proxy.policy.arrival import Arrival
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.tokens.tokens import NAME, NO_TOKENS, Role, Token, Tokens, make, operators_token_id
 
@@ -43,7 +44,7 @@ def access(
 def ask(grid: Access, text: str = "", peer: str = "10.0.0.1", **headers: str) -> Identity:
     parameters = [("token", text)] if text else []
     given = Headers({"Host": "grid", **{name.replace("_", "-"): value for name, value in headers.items()}})
-    return grid.check(given, parameters, ("10.0.0.9", 8080), peer)
+    return grid.check(given, parameters, ("10.0.0.9", 8080), Arrival(peer))
 
 
 def refused(grid: Access, text: str = "", **more: str) -> Refusal:
@@ -186,11 +187,11 @@ def test_one_request_is_not_many_guesses() -> None:
     guesses = [("token", f"guess{n}") for n in range(100)]
     headers = Headers({"Host": "grid"})
     with pytest.raises(Refusal):
-        grid.check(headers, [*guesses, ("token", "s3cret")], None, "10.0.0.1")
+        grid.check(headers, [*guesses, ("token", "s3cret")], None, Arrival("10.0.0.1"))
     statuses = []
     for _ in range(MOST_FAILURES):
         with pytest.raises(Refusal) as caught:
-            grid.check(headers, guesses, None, "10.0.0.1")
+            grid.check(headers, guesses, None, Arrival("10.0.0.1"))
         statuses.append(caught.value.status)
     assert statuses.count(401) == 3  # with the first one 12 guesses
 

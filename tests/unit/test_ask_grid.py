@@ -2,6 +2,7 @@
 
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from pwgrid.cli.ask_grid import ask
+from pwgrid.cli.ask_grid import ask, without_master_text
 from pwgrid.common.errors import GridError, Refused
-from pwgrid.runtime.find_grids import RunningGrid
+from pwgrid.runtime.directory import LockContent
+from pwgrid.runtime.find_grids import GridWithoutMaster, RunningGrid
 
 MAKES_NO_SENSE = "the answer of the master (pid 7) makes no sense: "
 
@@ -60,3 +62,20 @@ def test_an_error_is_the_master_s_sentence(directory: Path, packet: bytes, sente
     with pytest.raises(Refused) as caught:
         answered(directory, packet)
     assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("detached_s_ago", "told"),
+    [
+        (None, "it died; for WORKER_LOST_THRESHOLD it admits clients, then it refuses them and ends after a drain, "),
+        (1.5, "; it admits clients for 4 s more, and ends in 64 s at the latest, "),
+        (5.5, "; it refuses clients, and ends in 60 s at the latest, "),
+    ],
+)
+def test_a_grid_without_a_master_says_whether_it_admits_clients(
+    monkeypatch: pytest.MonkeyPatch, detached_s_ago: float | None, told: str
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1e9)
+    times = () if detached_s_ago is None else (1e9 - detached_s_ago, 5.0, 60.0)
+    left = GridWithoutMaster(Path("/run/x"), 8080, LockContent(7, 1.0, "ws://h:8080", *times), ())
+    assert without_master_text(left).endswith(f"{told}unless a new master comes")

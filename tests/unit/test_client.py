@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,6 +29,7 @@ class Hub:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, dict[str, Any], str | None]] = []
+        self.hub_secrets: set[str | None] = set()
         self.answers: dict[str, Callable[[], Answer]] = {
             "/session/borrow": lambda: (200, LENT, {}),
             "/session/return": lambda: (200, {"browserId": "aa-bb", "returned": True}, {}),
@@ -44,6 +46,7 @@ class Hub:
             def answer(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 hub.asked.append((self.command, self.path, body, self.headers.get("Authorization")))
+                hub.hub_secrets.add(self.headers.get("X-Hub-Secret"))
                 hub.arrived.set()
                 status, found, headers = hub.answers[self.path]()
                 content = json.dumps(found).encode()
@@ -218,7 +221,7 @@ def test_a_grid_that_is_not_there_is_one_sentence() -> None:
     ):
         raise AssertionError("there is no grid")
     for url in ("grid:8080", "ftp://grid", "http://", *BAD_ENDPOINTS):
-        with pytest.raises(ValueError, match=r"is no URL of a grid: use http://host:8080$") as caught:
+        with pytest.raises(ValueError, match=r"is no URL of a grid: use ws://host:8080$") as caught:
             borrow("A:B", grid=url)
         assert "s3cret" not in str(caught.value)
 
@@ -227,3 +230,34 @@ def test_a_server_never_shows_its_token() -> None:
     server = Server.at("wss://grid.example/?token=s3cret")
     assert (server.host, server.port, server.is_encrypted, server.token) == ("grid.example", 443, True, "s3cret")
     assert "s3cret" not in repr(server)
+
+
+def test_behind_a_reverse_proxy_a_grid_has_a_path_and_perhaps_a_user(hub: Hub) -> None:
+    hub.answers = {f"/under/grid{path}": answer for path, answer in hub.answers.items()}
+    here = hub.url.removeprefix("http://")
+    for endpoint, expected in (
+        (
+            f"ws://{here}/under/grid/lease/chromium/aa/bb.secret",
+            f"ws://me:a%40b@{here}/under/grid/lease/chromium/aa/bb.secret",
+        ),
+        ("ws://else.where/lease/chromium/aa/bb.secret", "ws://else.where/lease/chromium/aa/bb.secret"),
+        (f"ws://other@{here}/lease/chromium/aa/bb.secret", f"ws://other@{here}/lease/chromium/aa/bb.secret"),
+    ):
+        lent = {**LENT, "webSocketEndpoint": endpoint}
+        hub.answers["/under/grid/session/borrow"] = lambda lent=lent: (200, lent, {})
+        with borrow("A:B", grid=f"ws://me:a%40b@{here}/under/grid/?token=t") as lease:
+            assert lease.ws_endpoint == expected
+            lease.extend(5)
+    assert set(hub.paths()) == {
+        f"/under/grid{path}" for path in ("/session/borrow", "/session/return", "/v1/leases/aa-bb")
+    }
+    assert {each[3] for each in hub.asked} == {f"Basic {b64encode(b'me:a@b').decode()}"}
+    assert hub.hub_secrets == {"t"}
+    with borrow("A:B", grid=f"{hub.url}/under/grid", token="t"):
+        pass
+    assert hub.asked[-1][3] == "Bearer t"
+
+
+def test_a_grid_below_a_path_is_named_with_it() -> None:
+    server = Server.at("https://me:s3cret@grid.example/under/?token=s3cret")
+    assert (str(server), repr(server)) == ("grid.example:443/under", "Server(grid.example:443/under)")

@@ -129,13 +129,13 @@ def test_an_endpoint_that_is_none_is_one_sentence_without_its_token(endpoint: st
     environment = {"PWGRID_RUNTIME_DIR": str(tmp_path), "PWGRID_WS_ENDPOINT": endpoint}
     done = CliRunner(env=environment).invoke(main, ["status"])
     assert done.exit_code == exit_codes.FAILED
-    shown = repr(endpoint.partition("?")[0])
-    assert done.output == f"pwgrid: PWGRID_WS_ENDPOINT: {shown} is no URL of a grid: use ws://host:8080\n"
+    shown = endpoint.replace("s3cret", "***")
+    assert done.output == f"pwgrid: PWGRID_WS_ENDPOINT: {shown!r} is no URL of a grid: use ws://host:8080\n"
 
 
 def test_a_port_of_the_environment_that_is_none_is_one_sentence(tmp_path: Path) -> None:
     environment = {"PWGRID_RUNTIME_DIR": str(tmp_path), "PWGRID_PORT": "http"}
-    done = CliRunner(env=environment).invoke(main, ["redis-cli", "ping"])
+    done = CliRunner(env=environment).invoke(main, ["status"])
     assert (done.exit_code, done.output) == (exit_codes.FAILED, "pwgrid: PWGRID_PORT: 'http' is no port\n")
 
 
@@ -239,6 +239,15 @@ def test_a_file_for_which_there_is_no_room_is_one_sentence(
     assert (done.exit_code, done.output) == (1, f"pwgrid: cannot write /var/x\\x1b: {sentence}\n")
 
 
+def test_another_error_of_the_operating_system_is_one_sentence_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", b"/var/\xff")
+
+    monkeypatch.setattr("pwgrid.cli.version.find_running", refused)
+    done = CliRunner().invoke(main, ["version"])
+    assert (done.exit_code, done.output) == (1, "pwgrid: /var/\\xff: Permission denied\n")
+
+
 # Help
 
 
@@ -313,6 +322,12 @@ def test_a_purge_names_what_an_uninstallation_before_it_has_left(home: Path) -> 
     done = CliRunner().invoke(main, ["uninstall", "systemd", "--user", "--purge"])
     assert f"stays: {left};" in done.stdout
     assert left.is_dir()
+
+
+def test_the_configuration_of_supervisord_is_an_option_where_one_uninstalls_from_it(home: Path) -> None:
+    for manager, exit_code in (("supervisor", 0), ("systemd", 2)):
+        done = CliRunner().invoke(main, ["uninstall", manager, "--user", "--conf", str(home / "supervisord.conf")])
+        assert done.exit_code == exit_code, done.output
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,9 @@ def _no_file_in_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr(config, "DEFAULT_FILE", tmp_path / "etc" / "grid.toml")
 
 
+TRUSTED_RULE = "must be addresses like 10.0.0.5, networks like 10.0.0.0/8, or unix, with a blank between two"
+
+
 def written(tmp_path: Path, text: str | bytes) -> Path:
     path = tmp_path / "grid.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -225,6 +228,9 @@ def test_an_unfit_text_is_refused_with_its_name_and_source(name: str, text: str)
         ("chromium_args", "--ok bad", "must be command line switches, which begin with -"),
         ("host", "::1/64", "must be a host name or an address (IPv6 without brackets)"),
         ("advertised_host", "[::1]", "must be a host name or an address (IPv6 without brackets)"),
+        ("trusted_proxies", "10.0.0.1,10.0.0.2", TRUSTED_RULE),
+        ("trusted_proxies", "10.0.0.5/8", TRUSTED_RULE),
+        ("trusted_proxies", "localhost", TRUSTED_RULE),
         ("firefox_executable", "firefox", "must be an absolute path"),
         ("redis_key_prefix", "a b", "must be visible ASCII characters without spaces"),
         ("redis_key_prefix", "\udcff", "must not contain control characters or broken UTF-8"),
@@ -239,6 +245,33 @@ def test_a_refusal_is_a_sentence_that_says_what_it_must_be(name: str, text: str,
 def test_a_setting_in_the_environment_has_its_name_in_upper_case_and_nothing_else_counts() -> None:
     environ = {"headless": "maybe", "Log_Level": "maybe", "PORT": "maybe", "QUEUE_MAX": "maybe", "TOKEN": "x"}
     assert set(load(None, environ, {}).sources.values()) == {"default"}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("grid.example", "ftp://grid.example", "https://", "https://grid:0/", "https://grid/a b", "https://grid/ü"),
+        *("https://grid/?token=s3cret", "https://grid/#a", "https://grid//a", "https://me:s3cret@grid/ü"),
+    ],
+)
+def test_an_advertised_url_that_is_none_is_refused_without_its_password(url: str) -> None:
+    (line,) = faults(environ={"ADVERTISED_URL": url})
+    assert "): must be a URL like https://grid.example.org/grid, without what begins with ? or #, and with a" in line
+    assert "s3cret" not in line
+
+
+@pytest.mark.parametrize(
+    ("url", "base", "client", "local"),
+    [
+        ("https://grid.example/", "wss://grid.example", "wss://grid.example", "http://[::1]:8080"),
+        ("wss://me:pw@Grid:1/a/b/", "wss://me:pw@grid:1/a/b", "wss://me:pw@grid:1/a/b/", "http://[::1]:8080"),
+        ("", "ws://[::1]:8080", "ws://[::1]:8080", "http://[::1]:8080"),
+    ],
+)
+def test_the_grid_has_one_url_for_clients_and_one_for_this_host(url: str, base: str, client: str, local: str) -> None:
+    settings = load(None, {"ADVERTISED_URL": url, "PWGRID_HOST": "::", "ALLOW_PUBLIC": "true"}, {}).settings
+    assert (settings.base_url(), settings.client_url(), settings.local_url().origin) == (base, client, local)
+    assert "pw" not in str(settings.advertised_url)
 
 
 @pytest.mark.parametrize(

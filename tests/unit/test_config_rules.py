@@ -27,6 +27,11 @@ def faults(environ: dict[str, str]) -> list[str]:
     ("environ", "fault"),
     [
         (
+            {"ADVERTISED_URL": "https://me:s3cret@grid.example/", "ADVERTISED_HOST": "other.example"},
+            "advertised_host: 'other.example' (environment ADVERTISED_HOST): advertised_url names another host "
+            "(grid.example, environment ADVERTISED_URL): make them agree, or leave one of them out",
+        ),
+        (
             {"HEARTBEAT_INTERVAL": "20"},
             "heartbeat_interval: 20.0 (environment HEARTBEAT_INTERVAL): "
             "3 x heartbeat_interval must be <= redis_key_ttl (30.0, default)",

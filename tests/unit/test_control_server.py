@@ -1,6 +1,7 @@
 """The master's control socket, over real sockets and a real loop."""
 
 import contextlib
+import errno
 import os
 import socket
 from pathlib import Path
@@ -163,11 +164,19 @@ def test_more_children_than_visitors_may_come_back_at_once(tmp_path: Path) -> No
         assert [each.name for each in came] == names
 
 
-def test_a_bug_in_a_request_is_answered_and_logged_with_its_traceback(tmp_path: Path) -> None:
+def test_what_fails_in_a_request_is_answered_and_logged_with_its_traceback_and_only_a_bug_is_called_one(
+    tmp_path: Path,
+) -> None:
     def fails(_data: Frame) -> Frame:
         raise KeyError("labels")
 
-    requests = {"status": fails, "settings": lambda _data: {"secret": object()}, "scale": lambda data: data}
+    def full(_data: Frame) -> Frame:
+        raise OSError(errno.ENOSPC, "No space left on device", "/run/x")
+
+    requests = {
+        **{"status": fails, "upgrade": full},
+        **{"settings": lambda _data: {"secret": object()}, "scale": lambda data: data},
+    }
     loop = Loop()
     server = ControlServer(loop, tmp_path / "s", requests, lambda _reconnect: False)
     server.open()
@@ -177,11 +186,14 @@ def test_a_bug_in_a_request_is_answered_and_logged_with_its_traceback(tmp_path: 
             said = asked(loop, visitor, "status", {})
             assert said["error"] == "a bug in the master: KeyError('labels'); its log has more (request_failed)"
             assert asked(loop, visitor, "settings", {})["error"].startswith("a bug in the master: TypeError(")
+            full_disk = "the master cannot do that: /run/x: No space left on device; its log has more (request_failed)"
+            assert asked(loop, visitor, "upgrade", {})["error"] == full_disk
             assert asked(loop, visitor, "scale", {"a": 1}) == {"t": "reply", "data": {"a": 1}}
         failed = [line for line in logs if line["event"] == "request_failed"]
         assert [(line["name"], line["log_level"], line["exc_info"]) for line in failed] == [
             ("status", "error", True),
             ("settings", "error", True),
+            ("upgrade", "error", True),
         ]
     finally:
         server.close()

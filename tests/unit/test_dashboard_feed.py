@@ -19,7 +19,8 @@ from pwgrid.proxy.connect.connect_metrics import ConnectFigures
 from pwgrid.proxy.dashboard import feed as module
 from pwgrid.proxy.dashboard.feed import Feed, Page, ShownSessions
 from pwgrid.proxy.roster import Roster
-from pwgrid.proxy.select.queue import Queue, Ticket
+from pwgrid.proxy.select.claim import Claim
+from pwgrid.proxy.select.queue import Queue
 from pwgrid.registry.records import Activity, SessionRecord
 from pwgrid.settings.model import Settings
 from tests.support.state_frames import told_of_pool
@@ -92,7 +93,7 @@ class Grid:
         self.master = Master()
         self.queue = Queue(self._never, self._never, Settings(max_queue=0))
 
-    async def _never(self, _ticket: Ticket) -> None:
+    async def _never(self, _claim: Claim) -> None:
         raise AssertionError("nobody stands in line")
 
 

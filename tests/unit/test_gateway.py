@@ -4,9 +4,11 @@ from unittest import mock
 
 import pytest
 
+from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.proxy.connect.gateway import Gateway
+from pwgrid.proxy.connect.handoff_link import HandoffFailure
 from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, line_full, waited_in_vain
-from pwgrid.proxy.select.queue import Ticket
+from pwgrid.proxy.select.claim import Claim, ClientGone
 from pwgrid.settings.model import Settings
 
 IN_VAIN = waited_in_vain(Settings(), "chromium", 4, 2, borrows=False)
@@ -21,9 +23,20 @@ async def told(refusal: Refusal, at_cap: list[str], shortage: str | None) -> Ref
     readiness.shortage = mock.AsyncMock(return_value=shortage)
     gateway = Gateway(Settings(), mock.Mock(), selector, mock.Mock(), mock.Mock(), readiness)
     caps = {"run:ci/nightly": 3, "token:ci": 9}
-    ticket = Ticket("s", "chromium", "chromium", None, "client", 0.0, run="nightly", token="ci", caps=caps)
+    claim = Claim(
+        HeldAs.SESSION,
+        "chromium",
+        "chromium",
+        None,
+        "client",
+        0.0,
+        run="nightly",
+        token="ci",
+        caps=caps,
+        session_id="s",
+    )
     with pytest.raises(Refusal) as caught:
-        await gateway.slot(ticket)
+        await gateway.slot(claim)
     return caught.value
 
 
@@ -45,3 +58,79 @@ async def test_who_waited_in_vain_for_a_pool_that_takes_nobody_hears_why() -> No
 async def test_who_only_waited_in_vain_or_found_the_line_full_hears_what_the_queue_says() -> None:
     assert await told(IN_VAIN, [], None) is IN_VAIN
     assert await told(FULL, ["token:ci"], "no browser starts") is FULL
+
+
+class Workers:
+    """Stands in for the registry and its workers: those with a slot, and what each answers to an offer."""
+
+    def __init__(self, *answers: Exception | None) -> None:
+        self.answers = list(answers)
+        self.offered: list[tuple[str, str]] = []
+        self.given_back: list[str] = []
+        self.served_nevertheless: str | None = None
+
+    async def acquire(self, _claim: Claim) -> str:
+        return f"w{len(self.given_back) + 1}"
+
+    async def give_back(self, claim: Claim) -> None:
+        self.given_back.append(claim.session_id)
+
+    async def place(self, claim: Claim) -> str:
+        """As the gateway does, with this as its selector, queue and delivery."""
+        self.claim = claim
+        selector = mock.Mock(queue=self, give_back=self.give_back)
+        gateway = Gateway(Settings(), mock.Mock(), selector, mock.Mock(), mock.Mock(), mock.Mock())
+        return await gateway.place(claim, self)
+
+    async def offer(self, worker_id: str) -> str:
+        self.offered.append((worker_id, self.claim.session_id))
+        if (answer := self.answers.pop(0)) is not None:
+            raise answer
+        return worker_id
+
+    async def taken_all_the_same(self, _worker_id: str, _failure: HandoffFailure) -> str | None:
+        return self.served_nevertheless
+
+
+def claimed(kind: HeldAs) -> Claim:
+    return Claim(kind, "chromium", "chromium", None, "client", 0.0, session_id="first")
+
+
+@pytest.mark.parametrize("kind", HeldAs)
+async def test_what_a_worker_does_not_take_goes_to_another_one_under_another_id(kind: HeldAs) -> None:
+    workers = Workers(HandoffFailure("draining", is_refusal=True), None)
+    claim = claimed(kind)
+    assert await workers.place(claim) == "w2"
+    assert workers.offered == [("w1", "first"), ("w2", claim.session_id)]
+    assert (workers.given_back, claim.session_id != "first") == (["first"], True)
+
+
+@pytest.mark.parametrize("kind", HeldAs)
+async def test_a_slot_is_given_back_before_its_client_is_refused_or_given_up(kind: HeldAs) -> None:
+    for error in (ClientGone(), Refusal(413, "too large")):
+        workers = Workers(error)
+        with pytest.raises(type(error)):
+            await workers.place(claimed(kind))
+        assert workers.given_back == ["first"]
+    workers, claim = Workers(HandoffFailure("silent")), claimed(kind)
+    claim.abandoned = True
+    with pytest.raises(ClientGone):
+        await workers.place(claim)
+    assert workers.given_back == ["first"]
+
+
+async def test_whom_a_silent_worker_serves_all_the_same_keeps_the_slot() -> None:
+    workers = Workers(HandoffFailure("silent"))
+    workers.served_nevertheless = "w1"
+    assert await workers.place(claimed(HeldAs.SESSION)) == "w1"
+    assert workers.given_back == []
+
+
+@pytest.mark.parametrize("kind", HeldAs)
+async def test_whose_token_was_revoked_behind_its_selection_is_offered_to_nobody(kind: HeldAs) -> None:
+    """Its proxy may have been frozen between both."""
+    workers, claim, revoked = Workers(), claimed(kind), Refusal(401, "revoked")
+    claim.refusal = lambda: revoked
+    with pytest.raises(Refusal) as caught:
+        await workers.place(claim)
+    assert (caught.value, workers.offered, workers.given_back) == (revoked, [], ["first"])

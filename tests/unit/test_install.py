@@ -199,12 +199,12 @@ def test_the_status_is_asked_by_the_name_on_path_only_if_that_is_this_installati
     link.parent.mkdir()
     monkeypatch.setenv("PATH", str(link.parent))
     about = replace(SERVICE, command=(str(ours),), user="")
-    assert about.status_note == f"status     {ours} status"
+    assert about.status_note == f"status     {ours} status --port {about.port}"
     link.symlink_to(others)
-    assert about.status_note == f"status     {ours} status"
+    assert about.status_note == f"status     {ours} status --port {about.port}"
     link.unlink()
     link.symlink_to(ours)
-    assert about.status_note == f"status     {link} status"
+    assert about.status_note == f"status     {link} status --port {about.port}"
 
 
 def test_the_record_survives_json(host: Host) -> None:

@@ -58,21 +58,22 @@ def test_what_mostly_waits_is_there() -> None:
     assert [name for name in MOSTLY_WAIT if not (ROOT / name).is_file()] == []
 
 
-def test_all_but_two_processes_take_what_waits_and_nothing_else() -> None:
-    for order in ((2, 0, 1), (0, 2, 1), (3, 2, 1, 0), (0, 2, 3, 1)):
-        assert set().union(*run((*BUSY, *WAITING), order)[2:]) <= {*WAITING}
-    assert run((*BUSY, *WAITING), (2, 0, 1))[2] == {*WAITING}
-    assert set().union(*run((*BUSY, *WAITING), (3, 2, 1, 0))[2:]) == {*WAITING}
+def test_all_but_two_processes_begin_with_what_waits() -> None:
+    assert run((*BUSY, *WAITING), (2, 0, 1))[2] >= {*WAITING}
+    assert run((*BUSY[:2], *WAITING), (2, 0, 1)) == [{BUSY[0]}, {BUSY[1]}, {*WAITING}]
+    assert set().union(*run((*BUSY, *WAITING), (3, 2, 1, 0))[2:]) >= {*WAITING}
 
 
-def test_the_others_help_with_what_waits_once_there_is_nothing_else() -> None:
+def test_the_others_begin_with_what_does_not() -> None:
     first, second, last = run((*BUSY, *WAITING, *MOSTLY_WAIT[3:6]), (0, 1, 2))
     assert first > {*MOSTLY_WAIT[3:6]}
-    assert first | second | last == {*BUSY, *WAITING, *MOSTLY_WAIT[3:6]}
+    assert first | second >= {*BUSY}
+    assert last == {MOSTLY_WAIT[0]}
 
 
-def test_without_what_waits_the_last_process_has_nothing_to_do() -> None:
-    assert run(BUSY, (0, 1, 2))[2] == set()
+def test_who_has_nothing_of_its_own_kind_left_takes_the_other() -> None:
+    assert all(run(BUSY, (0, 1, 2)))
+    assert all(run(MOSTLY_WAIT[:4], (0, 1, 2)))
 
 
 def test_two_processes_or_another_way_to_share_are_left_to_xdist() -> None:

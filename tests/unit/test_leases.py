@@ -75,18 +75,18 @@ class Worker:
         answer = self.leases.asked(link, {"do": do, "id": lease_id, **more})
         return answer["refused"]
 
-    def take(self, lease_id: str = "l1", link: int = LINK, ttl_s: float = 900.0) -> Any:
+    def take(self, lease_id: str = "l1", link: int = LINK, ttl_s: float = 900.0, secret: str = "s") -> Any:
         told = {"labels": "AppA:Chromium:UAT", "name": "Smoke 12", "token": self.token[0]}
-        says = {"deadline": math.inf, "client": "1.2.3.4:5", "secret": "s", "expiresAt": time.time() + ttl_s}
+        says = {"deadline": math.inf, "client": "1.2.3.4:5", "secret": secret, "expiresAt": time.time() + ttl_s}
         return self.ask("take", lease_id, link, told=told, tokenId=self.token[1], **says)
 
     def borrow(self, lease_id: str = "l1", ttl_s: float = 900.0) -> None:
         self.keep(lease_id, ttl_s=ttl_s)
         assert self.ask("answered", lease_id) is None
 
-    def keep(self, lease_id: str = "l1", ttl_s: float = 900.0) -> None:
+    def keep(self, lease_id: str = "l1", ttl_s: float = 900.0, secret: str = "s") -> None:
         """The proxy is about to answer the borrow."""
-        assert self.take(lease_id, ttl_s=ttl_s) is None
+        assert self.take(lease_id, ttl_s=ttl_s, secret=secret) is None
         assert self.ask("keep", lease_id, saysWhenAnswered=True) is None
 
     def connect(
@@ -413,6 +413,30 @@ async def test_a_successor_has_the_leases_that_were_kept(worker: Worker, tmp_pat
     assert successor.done[-1] == ("close", "s1", "returned")
     successor.leave("s1", RETURNED)
     assert successor.slots.taken == 2
+
+
+async def test_the_file_for_a_successor_has_no_secret(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    worker.keep(secret="of-the-borrower")
+    written = worker.path.read_text()
+    assert "of-the-borrower" not in written
+    (entry,) = json.loads(written)
+    successor = Worker(tmp_path)
+    successor.leases.adopt(frozenset())
+    assert successor.connect(secret=entry["secret"]) == ["no such lease"]
+    assert successor.connect(secret="of-the-borrower") == [None]
+
+
+async def test_a_successor_takes_the_secret_that_a_worker_of_an_earlier_version_has_written(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    worker.keep(secret="of-the-borrower")
+    entries = json.loads(worker.path.read_text())
+    entries[0]["secret"] = "of-the-borrower"
+    worker.path.write_text(json.dumps(entries))
+    successor = Worker(tmp_path)
+    successor.leases.adopt(frozenset())
+    assert successor.connect(secret="another") == ["no such lease"]
+    assert successor.connect(secret="of-the-borrower") == [None]
 
 
 async def test_a_lease_that_ran_out_without_a_worker_ends_with_its_successor(worker: Worker, tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ from unittest import mock
 
 import pytest
 
-from pwgrid.proxy.api import leases
-from pwgrid.proxy.api.leases import GrantedLease, LeaseId, _lent, answered, lend
+from pwgrid.common.session_lifecycle import HeldAs
+from pwgrid.proxy.api.leases import _lent
+from pwgrid.proxy.connect import lend as lending
 from pwgrid.proxy.connect.gateway import Gateway
-from pwgrid.proxy.select.queue import Ticket
+from pwgrid.proxy.connect.lend import GrantedLease, LeaseId, answered, lend
+from pwgrid.proxy.select.claim import Claim
 
 
 class Handoffs:
@@ -34,12 +36,12 @@ async def test_the_worker_hears_whether_the_borrower_was_there_for_the_answer(
 ) -> None:
     """A worker of an earlier version understands neither."""
     handoffs = Handoffs()
-    ticket = mock.Mock(spec=Ticket, abandoned=is_gone)
+    claim = mock.Mock(spec=Claim, abandoned=is_gone)
     watch = asyncio.create_task(asyncio.Event().wait())
     lent = GrantedLease(LeaseId("aa", "bb"), "/lease/chromium/aa/bb.s", 0.0, hears_of_answer)
     gateway = mock.Mock(handoffs=handoffs)
     gateway.ask_worker = partial(Gateway.ask_worker, gateway)
-    await answered(gateway, lent, ticket, cast("Any", watch))
+    await answered(gateway, lent, claim, cast("Any", watch))
     assert handoffs.asked == [("aa", {"do": each, "id": "bb"}) for each in said]
     with pytest.raises(asyncio.CancelledError):
         await watch
@@ -48,15 +50,15 @@ async def test_the_worker_hears_whether_the_borrower_was_there_for_the_answer(
 async def test_a_client_that_leaves_as_its_lease_comes_is_known_to_be_gone_before_the_answer() -> None:
     loop = asyncio.get_running_loop()
     lease_comes, client_goes = loop.create_future(), loop.create_future()
-    ticket = mock.Mock(spec=Ticket, abandoned=False)
+    claim = mock.Mock(spec=Claim, abandoned=False)
 
     async def watched() -> None:
         await client_goes
-        ticket.abandoned = True
+        claim.abandoned = True
 
     async def answers() -> bool:
         assert await _lent(lease_comes, watch) is lent
-        return bool(ticket.abandoned)
+        return bool(claim.abandoned)
 
     lent = GrantedLease(LeaseId("aa", "bb"), "/lease/chromium/aa/bb.s", 0.0, hears_of_answer=True)
     watch, answering = asyncio.create_task(watched()), asyncio.create_task(answers())
@@ -70,18 +72,19 @@ async def test_a_lease_lasts_from_its_slot_on_not_from_the_begin_of_the_wait_for
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(leases.time, "time", lambda: now[0])
+    monkeypatch.setattr(lending.time, "time", lambda: now[0])
     handoffs = Handoffs()
     gateway = mock.Mock(handoffs=handoffs)
     gateway.ask_worker = partial(Gateway.ask_worker, gateway)
     gateway.closed.return_value = None
 
-    async def a_slot_after_half_a_minute(_ticket: Ticket, _attempt: object) -> str:
+    async def a_slot_after_half_a_minute(_claim: Claim, _attempt: object) -> str:
         now[0] += 30.0
         return "aa"
 
     gateway.slot = a_slot_after_half_a_minute
-    ticket = Ticket("bb", "chromium", "chromium", None, "1.2.3.4:5", deadline=0.0)
-    lent = await lend(gateway, ticket, 60.0)
+    gateway.place = partial(Gateway.place, gateway)
+    claim = Claim(HeldAs.LEASE, "chromium", "chromium", None, "1.2.3.4:5", deadline=0.0, session_id="bb")
+    lent = await lend(gateway, claim, 60.0)
     assert lent.expires_at == 1090.0
     assert handoffs.asked[0][1]["expiresAt"] == 1090.0

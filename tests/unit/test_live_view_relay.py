@@ -16,7 +16,9 @@ from starlette.websockets import WebSocket, WebSocketState
 from pwgrid.common.tasks import end_task
 from pwgrid.proxy.api import dashboard_and_live_view
 from pwgrid.proxy.api.dashboard_and_live_view import close_page, relay
+from pwgrid.proxy.api.requests_as_sent import ARRIVAL
 from pwgrid.proxy.policy.access import ANYBODY, Identity
+from pwgrid.proxy.policy.arrival import Arrival
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.registry.records import SessionRecord
 
@@ -159,7 +161,7 @@ class Viewed:
             self.is_accepted.set()
 
     async def view(self) -> None:
-        scope = {"type": "websocket", "headers": [], "query_string": b"", "client": ("a", 1), "app": self._app}
+        scope = {"type": "websocket", "headers": [], "query_string": b"", "app": self._app, ARRIVAL: Arrival("a", 1)}
         await self._view(WebSocket(scope, self._receive, self._send), "0123")
 
 

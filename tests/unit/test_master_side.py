@@ -9,6 +9,25 @@ from pwgrid.control.frames import MAX_FRAME_BYTES, decode, encode
 from pwgrid.control.master_side import MasterSide
 
 
+def test_a_child_that_was_silent_and_wakes_may_be_silent_again() -> None:
+    ours, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    loop, silences = Loop(), 0
+
+    def is_silent() -> None:
+        nonlocal silences
+        silences += 1
+
+    side = MasterSide(loop, "proxy", 0.05, lambda _frame: None, is_silent)
+    with child:
+        side.attach(ours)
+        while silences < 1:
+            loop.wait()
+        child.send(encode({"t": "init", "lastCommandIdx": 0, "lastEventIdx": 0}))
+        while silences < 2:
+            loop.wait()
+        side.close("the test is over")
+
+
 def test_a_state_that_fits_into_no_frame_is_left_out_and_said_once() -> None:
     ours, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     child.settimeout(10)

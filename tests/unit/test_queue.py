@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
+from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.connect.connect import ConnectingClient
 from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, line_full
-from pwgrid.proxy.select.queue import ClientGone, Queue, Ticket
+from pwgrid.proxy.select.claim import Claim, ClientGone
+from pwgrid.proxy.select.queue import Queue
 from pwgrid.settings.model import Settings
 
 FOREVER = float("inf")
@@ -25,37 +26,47 @@ class Slots:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def select(self, ticket: Ticket) -> str | None:
-        self.asked.append(ticket.session_id)
-        leased = self.free > 0 and "w" not in ticket.excluded
+    async def select(self, claim: Claim) -> str | None:
+        self.asked.append(claim.session_id)
+        leased = self.free > 0 and "w" not in claim.excluded
         if leased:
             self.free -= 1
         await self.gate.wait()
         if not leased:
             return None
-        self.given.append(ticket.session_id)
+        self.given.append(claim.session_id)
         return "w"
 
-    async def give_back(self, ticket: Ticket) -> None:
-        self.returned.append(ticket.session_id)
+    async def give_back(self, claim: Claim) -> None:
+        self.returned.append(claim.session_id)
         self.free += 1
 
 
-def ticket(name: str, *, deadline: float = FOREVER, browser_type: BrowserType = "chromium") -> Ticket:
-    return Ticket(name, browser_type, browser_type, None, "client", deadline)
+def claim(name: str, *, deadline: float = FOREVER, browser_type: BrowserType = "chromium") -> Claim:
+    return Claim(HeldAs.SESSION, browser_type, browser_type, None, "client", deadline, session_id=name)
 
 
-def of_run(name: str, run: str, *, token: str = "", borrows: bool = False) -> Ticket:
-    return Ticket(name, "chromium", "chromium", None, "client", FOREVER, run=run, token=token, borrows=borrows)
+def of_run(name: str, run: str, *, token: str = "", borrows: bool = False) -> Claim:
+    return Claim(
+        HeldAs.LEASE if borrows else HeldAs.SESSION,
+        "chromium",
+        "chromium",
+        None,
+        "client",
+        FOREVER,
+        run=run,
+        token=token,
+        session_id=name,
+    )
 
 
 def queue_of(slots: Slots, **settings: int) -> Queue:
     return Queue(slots.select, slots.give_back, Settings(**settings))
 
 
-async def stand_in_line(queue: Queue, *tickets: Ticket) -> list[asyncio.Task[str]]:
+async def stand_in_line(queue: Queue, *claims: Claim) -> list[asyncio.Task[str]]:
     tasks = []
-    for each in tickets:
+    for each in claims:
         waiting = queue.waiting()
         tasks.append(asyncio.create_task(queue.acquire(each)))
         while queue.waiting() == waiting:
@@ -71,13 +82,13 @@ async def until_all_are_served(queue: Queue) -> None:
 
 async def test_a_free_slot_is_given_at_once() -> None:
     slots = Slots(1)
-    assert await queue_of(slots).acquire(ticket("a")) == "w"
+    assert await queue_of(slots).acquire(claim("a")) == "w"
 
 
 async def test_slots_that_come_free_go_to_those_who_came_first() -> None:
     slots = Slots(0)
     queue = queue_of(slots)
-    tasks = await stand_in_line(queue, ticket("a"), ticket("b"), ticket("c"))
+    tasks = await stand_in_line(queue, claim("a"), claim("b"), claim("c"))
     slots.free = 2
     queue.wake("chromium")
     await asyncio.gather(*tasks[:2])
@@ -90,11 +101,11 @@ async def test_the_registry_is_asked_for_everyone_who_stands_in_line() -> None:
     """It tells of free slots only while it knows that somebody has asked in vain since the last one."""
     slots = Slots(0)
     queue, asked = queue_of(slots), slots.asked
-    tasks = await stand_in_line(queue, ticket("a"), ticket("b"))
+    tasks = await stand_in_line(queue, claim("a"), claim("b"))
     for _ in range(10):
         await asyncio.sleep(0)
     asked.clear()
-    tasks += await stand_in_line(queue, ticket("c"))
+    tasks += await stand_in_line(queue, claim("c"))
     for _ in range(10):
         await asyncio.sleep(0)
     assert asked == ["a"]  # all three look alike: one question stands for them
@@ -105,7 +116,7 @@ async def test_the_registry_is_asked_for_everyone_who_stands_in_line() -> None:
 async def test_who_has_asked_in_vain_stands_in_line_without_another_question() -> None:
     slots = Slots(0)
     queue, asked = queue_of(slots), slots.asked
-    (task,) = await stand_in_line(queue, ticket("a"))
+    (task,) = await stand_in_line(queue, claim("a"))
     await until_all_are_served(queue)
     assert asked == ["a"]
     slots.free = 1
@@ -117,9 +128,9 @@ async def test_who_has_asked_in_vain_stands_in_line_without_another_question() -
 async def test_a_newcomer_does_not_pass_those_who_wait() -> None:
     slots = Slots(0)
     queue = queue_of(slots)
-    first = await stand_in_line(queue, ticket("a"))
+    first = await stand_in_line(queue, claim("a"))
     slots.free = 1  # free, but nobody has been woken yet
-    second = asyncio.create_task(queue.acquire(ticket("b")))
+    second = asyncio.create_task(queue.acquire(claim("b")))
     await first[0]
     assert (slots.given, queue.waiting()) == (["a"], 1)
     second.cancel()
@@ -129,7 +140,7 @@ async def test_a_slot_that_comes_free_between_the_answer_and_the_line_is_not_mis
     slots = Slots(0)
     queue = queue_of(slots)
     slots.gate.clear()
-    task = asyncio.create_task(queue.acquire(ticket("a")))
+    task = asyncio.create_task(queue.acquire(claim("a")))
     await asyncio.sleep(0)  # the registry has decided "none" and its answer is on the way
     slots.free = 1
     queue.wake("chromium")
@@ -141,7 +152,7 @@ async def test_a_wake_up_while_the_line_is_served_serves_it_again() -> None:
     slots = Slots(1)
     queue = queue_of(slots)
     slots.free = 0
-    tasks = await stand_in_line(queue, ticket("a"), ticket("b"))
+    tasks = await stand_in_line(queue, claim("a"), claim("b"))
     slots.gate.clear()
     slots.free = 1
     queue.wake("chromium")
@@ -156,17 +167,17 @@ async def test_who_has_got_a_slot_goes_on_before_the_registry_is_asked_for_the_n
     slots = Slots(0)
     happened: list[str] = []
 
-    async def select(ticket: Ticket) -> str | None:
-        happened.append(f"asked for {ticket.session_id}")
-        return await slots.select(ticket)
+    async def select(claim: Claim) -> str | None:
+        happened.append(f"asked for {claim.session_id}")
+        return await slots.select(claim)
 
     queue = Queue(select, slots.give_back, Settings())
 
-    async def client(ticket: Ticket) -> None:
-        await queue.acquire(ticket)
-        happened.append(f"{ticket.session_id} goes on")
+    async def client(claim: Claim) -> None:
+        await queue.acquire(claim)
+        happened.append(f"{claim.session_id} goes on")
 
-    tasks = [asyncio.create_task(client(ticket(name))) for name in "ab"]
+    tasks = [asyncio.create_task(client(claim(name))) for name in "ab"]
     for _ in range(10):
         await asyncio.sleep(0)
     happened.clear()
@@ -182,8 +193,10 @@ async def test_who_has_got_a_slot_goes_on_before_the_registry_is_asked_for_the_n
 async def test_who_waits_for_a_cap_is_asked_for_when_a_slot_comes_free_in_any_pool() -> None:
     slots = Slots(0)
     queue = queue_of(slots)
-    capped = Ticket("a", "chromium", "chromium", None, "client", FOREVER, run="red", caps={"run:/red": 1})
-    tasks = await stand_in_line(queue, capped, ticket("b"))
+    capped = Claim(
+        HeldAs.SESSION, "chromium", "chromium", None, "client", FOREVER, run="red", caps={"run:/red": 1}, session_id="a"
+    )
+    tasks = await stand_in_line(queue, capped, claim("b"))
     slots.free = 1
     queue.wake("firefox")
     assert await tasks[0] == "w"
@@ -199,7 +212,9 @@ async def test_room_under_a_cap_between_the_answer_and_the_line_is_not_missed_in
     slots = Slots(0)
     queue = queue_of(slots)
     slots.gate.clear()
-    capped = Ticket("a", "chromium", "chromium", None, "client", FOREVER, run="red", caps={"run:/red": 1})
+    capped = Claim(
+        HeldAs.SESSION, "chromium", "chromium", None, "client", FOREVER, run="red", caps={"run:/red": 1}, session_id="a"
+    )
     task = asyncio.create_task(queue.acquire(capped))
     await asyncio.sleep(0)  # the registry has decided "none" and its answer is on the way
     slots.free = 1
@@ -212,8 +227,8 @@ async def test_room_under_a_cap_between_the_answer_and_the_line_is_not_missed_in
 async def test_who_may_have_no_slot_any_more_hears_so_at_its_turn_and_takes_none() -> None:
     slots, refusal = Slots(0), ValueError("revoked")
     queue = queue_of(slots)
-    revoked = Ticket("a", "chromium", "chromium", None, "client", FOREVER)
-    tasks = await stand_in_line(queue, revoked, ticket("b"))
+    revoked = Claim(HeldAs.SESSION, "chromium", "chromium", None, "client", FOREVER, session_id="a")
+    tasks = await stand_in_line(queue, revoked, claim("b"))
     await until_all_are_served(queue)
     revoked.refusal = lambda: refusal
     slots.free = 1
@@ -226,7 +241,7 @@ async def test_who_may_have_no_slot_any_more_hears_so_at_its_turn_and_takes_none
 async def test_types_wait_in_lines_of_their_own() -> None:
     slots = Slots(0)
     queue = queue_of(slots)
-    tasks = await stand_in_line(queue, ticket("a"), ticket("b", browser_type="firefox"))
+    tasks = await stand_in_line(queue, claim("a"), claim("b", browser_type="firefox"))
     slots.free = 1
     queue.wake("firefox")
     await tasks[1]
@@ -237,9 +252,9 @@ async def test_types_wait_in_lines_of_their_own() -> None:
 async def test_who_cannot_be_served_does_not_hold_up_who_can() -> None:
     slots = Slots(0)
     queue = queue_of(slots)
-    picky = ticket("picky")
+    picky = claim("picky")
     picky.excluded.add("w")
-    tasks = await stand_in_line(queue, picky, ticket("b"))
+    tasks = await stand_in_line(queue, picky, claim("b"))
     slots.free = 1
     queue.wake("chromium")
     await tasks[1]
@@ -251,7 +266,7 @@ async def test_the_wait_ends_at_the_deadline_and_leaves_the_line() -> None:
     slots = Slots(0)
     queue = queue_of(slots)
     with pytest.raises(Refusal) as caught:
-        await queue.acquire(ticket("a", deadline=asyncio.get_running_loop().time()))
+        await queue.acquire(claim("a", deadline=asyncio.get_running_loop().time()))
     assert caught.value.reason is RefusalReason.WAITED_TOO_LONG
     assert queue.waiting() == 0
 
@@ -260,7 +275,7 @@ async def test_a_slot_that_is_granted_in_the_turn_of_the_deadline_is_taken() -> 
     slots = Slots(0)
     queue = queue_of(slots)
     loop = asyncio.get_running_loop()
-    late = ticket("a", deadline=loop.time() + 0.02)
+    late = claim("a", deadline=loop.time() + 0.02)
     (task,) = await stand_in_line(queue, late)
     assert late.granted is not None
     in_the_turn_of_its_deadline(late, late.granted.set_result, "w")
@@ -270,14 +285,14 @@ async def test_a_slot_that_is_granted_in_the_turn_of_the_deadline_is_taken() -> 
 async def test_who_is_refused_in_the_turn_of_the_deadline_is_told_why() -> None:
     slots = Slots(0)
     queue = queue_of(slots)
-    late = ticket("a", deadline=asyncio.get_running_loop().time() + 0.02)
+    late = claim("a", deadline=asyncio.get_running_loop().time() + 0.02)
     (task,) = await stand_in_line(queue, late)
     in_the_turn_of_its_deadline(late, queue.refuse, "chromium", RuntimeError("no such pool"))
     with pytest.raises(RuntimeError, match="no such pool"):
         await task
 
 
-def in_the_turn_of_its_deadline(late: Ticket, callback: Callable[..., object], *arguments: object) -> None:
+def in_the_turn_of_its_deadline(late: Claim, callback: Callable[..., object], *arguments: object) -> None:
     """Has the callback run right before the deadline, in one turn of the loop."""
     loop = asyncio.get_running_loop()
     loop.call_at(late.deadline - 0.001, callback, *arguments)
@@ -294,15 +309,15 @@ async def test_a_queue_that_was_closed_may_open_again() -> None:
     queue = queue_of(slots)
     queue.close(RuntimeError("stopping"))
     queue.reopen()
-    assert await queue.acquire(ticket("a")) == "w"
+    assert await queue.acquire(claim("a")) == "w"
 
 
 async def test_a_full_line_refuses_the_next() -> None:
     slots = Slots(0)
     queue = queue_of(slots, max_queue=1)
-    tasks = await stand_in_line(queue, ticket("a"))
+    tasks = await stand_in_line(queue, claim("a"))
     with pytest.raises(Refusal) as caught:
-        await queue.acquire(ticket("b"))
+        await queue.acquire(claim("b"))
     assert caught.value.reason is RefusalReason.QUEUE_FULL
     tasks[0].cancel()
 
@@ -310,9 +325,9 @@ async def test_a_full_line_refuses_the_next() -> None:
 async def test_runs_take_turns_however_many_clients_each_has_in_line() -> None:
     slots = Slots(0)
     queue = queue_of(slots)
-    tickets = (of_run("r1", "red"), of_run("r2", "red"), of_run("r3", "red"), of_run("b1", "blue"), ticket("plain"))
-    tasks = await stand_in_line(queue, *tickets)
-    other = await stand_in_line(queue, ticket("f", browser_type="firefox"))
+    claims = (of_run("r1", "red"), of_run("r2", "red"), of_run("r3", "red"), of_run("b1", "blue"), claim("plain"))
+    tasks = await stand_in_line(queue, *claims)
+    other = await stand_in_line(queue, claim("f", browser_type="firefox"))
     of_chromium = [("chromium", "red", "", 3), ("chromium", "blue", "", 1), ("chromium", "", "", 1)]
     assert queue.waiting_by_run() == [*of_chromium, ("firefox", "", "", 1)]
     other[0].cancel()
@@ -329,18 +344,18 @@ async def test_a_line_is_full_for_borrowers_before_it_is_for_others_and_for_one_
     slots = Slots(0)
     queue = queue_of(slots, max_queue=5, borrow_queue_max=3, borrow_queue_max_per_run=2)
 
-    async def is_refused(ticket: Ticket, limit: str, most: int, length: int, position: int) -> bool:
+    async def is_refused(claim: Claim, limit: str, most: int, length: int, position: int) -> bool:
         with pytest.raises(Refusal) as caught:
-            await queue.acquire(ticket)
-        return caught.value.body() == line_full(ticket.pool, ticket.run, limit, most, length, position).body()
+            await queue.acquire(claim)
+        return caught.value.body() == line_full(claim.pool, claim.run, limit, most, length, position).body()
 
     tasks = await stand_in_line(queue, *(of_run(name, "red", borrows=True) for name in ("r1", "r2")))
     assert await is_refused(of_run("r3", "red", borrows=True), "run", 2, 2, 3)
     other = of_run("c1", "red", token="ci", borrows=True)
     tasks += await stand_in_line(queue, other)  # another token's run of this name
     assert await is_refused(of_run("b1", "blue", borrows=True), "pool", 3, 3, 3)
-    tasks += await stand_in_line(queue, of_run("r4", "red"), ticket("plain"))  # who does not borrow
-    assert await is_refused(ticket("one too many"), "grid", 5, 5, 5)
+    tasks += await stand_in_line(queue, of_run("r4", "red"), claim("plain"))  # who does not borrow
+    assert await is_refused(claim("one too many"), "grid", 5, 5, 5)
     queue.abandon(other)
     assert queue.waiting() == 4
     tasks += await stand_in_line(queue, of_run("b1", "blue", borrows=True))
@@ -364,7 +379,11 @@ async def test_who_waits_in_vain_is_told_of_the_setting_that_bounds_its_wait(bor
     queue = queue_of(Slots(0))
     now = asyncio.get_running_loop().time()
     with pytest.raises(Refusal, match=f"or raise {setting}$"):
-        await queue.acquire(Ticket("a", "chromium", "chromium", None, "client", now, borrows=borrows))
+        await queue.acquire(
+            Claim(
+                HeldAs.LEASE if borrows else HeldAs.SESSION, "chromium", "chromium", None, "client", now, session_id="a"
+            )
+        )
 
 
 async def test_who_waits_in_vain_hears_where_it_stood() -> None:
@@ -376,10 +395,14 @@ async def test_who_waits_in_vain_hears_where_it_stood() -> None:
     tasks = await stand_in_line(queue, of_run("r1", "red"), of_run("r2", "red"), of_run("b1", "blue"))
     soon = asyncio.get_running_loop().time() + 0.01
     with pytest.raises(Refusal) as caught:
-        await queue.acquire(Ticket("r3", "chromium", "chromium", None, "client", soon, run="red"))
+        await queue.acquire(
+            Claim(HeldAs.SESSION, "chromium", "chromium", None, "client", soon, run="red", session_id="r3")
+        )
     assert stood(caught.value) == (RefusalReason.WAITED_TOO_LONG, 4, 4)
     with pytest.raises(Refusal) as caught:
-        await queue.acquire(Ticket("w1", "chromium", "chromium", None, "client", soon, run="white"))
+        await queue.acquire(
+            Claim(HeldAs.SESSION, "chromium", "chromium", None, "client", soon, run="white", session_id="w1")
+        )
     assert stood(caught.value) == (RefusalReason.WAITED_TOO_LONG, 4, 3)
     for task in tasks:
         task.cancel()
@@ -388,8 +411,8 @@ async def test_who_waits_in_vain_hears_where_it_stood() -> None:
 async def test_a_client_that_goes_leaves_the_line_at_once() -> None:
     slots = Slots(0)
     queue = queue_of(slots)
-    gone = ticket("a")
-    tasks = await stand_in_line(queue, gone, ticket("b"))
+    gone = claim("a")
+    tasks = await stand_in_line(queue, gone, claim("b"))
     queue.abandon(gone)
     assert queue.waiting() == 1
     with pytest.raises(ClientGone):
@@ -403,7 +426,7 @@ async def test_a_client_that_goes_leaves_the_line_at_once() -> None:
 async def test_a_lease_for_a_client_that_went_meanwhile_is_given_back() -> None:
     slots = Slots(0)
     queue = queue_of(slots)
-    gone = ticket("a")
+    gone = claim("a")
     tasks = await stand_in_line(queue, gone)
     slots.gate.clear()
     slots.free = 1
@@ -421,9 +444,9 @@ async def test_a_lease_for_a_client_that_went_meanwhile_is_given_back() -> None:
 async def test_closing_ends_every_wait_and_refuses_who_comes_later() -> None:
     slots = Slots(0)
     queue = queue_of(slots)
-    tasks = await stand_in_line(queue, ticket("a"))
+    tasks = await stand_in_line(queue, claim("a"))
     queue.close(RuntimeError("stopping"))
-    for attempt in (tasks[0], queue.acquire(ticket("b"))):
+    for attempt in (tasks[0], queue.acquire(claim("b"))):
         with pytest.raises(RuntimeError, match="stopping"):
             await attempt
 
@@ -432,7 +455,7 @@ async def test_while_paused_even_free_slots_wait() -> None:
     slots = Slots(1)
     queue = queue_of(slots)
     queue.pause(True)
-    tasks = await stand_in_line(queue, ticket("a"))
+    tasks = await stand_in_line(queue, claim("a"))
     queue.wake("chromium")
     assert slots.given == []
     queue.pause(False)
@@ -442,7 +465,7 @@ async def test_while_paused_even_free_slots_wait() -> None:
 async def test_a_pause_stops_a_line_that_is_being_served() -> None:
     slots = Slots(0)
     queue = queue_of(slots)
-    tasks = await stand_in_line(queue, ticket("a"), ticket("b"))
+    tasks = await stand_in_line(queue, claim("a"), claim("b"))
     await until_all_are_served(queue)
     slots.free = 2
     slots.gate.clear()
@@ -459,8 +482,10 @@ async def test_a_pause_stops_a_line_that_is_being_served() -> None:
 async def test_who_waits_for_its_token_is_woken_by_a_slot_of_any_pool() -> None:
     slots = Slots(0)
     queue = queue_of(slots)
-    limited = Ticket("limited", "chromium", "chromium", None, "client", FOREVER, caps={"token:ci": 1})
-    of_token, plain = await stand_in_line(queue, limited, ticket("plain", browser_type="webkit"))
+    limited = Claim(
+        HeldAs.SESSION, "chromium", "chromium", None, "client", FOREVER, caps={"token:ci": 1}, session_id="limited"
+    )
+    of_token, plain = await stand_in_line(queue, limited, claim("plain", browser_type="webkit"))
     await until_all_are_served(queue)
     slots.free = 1
     queue.wake("firefox")  # a session of the token has ended there
@@ -477,12 +502,22 @@ async def test_who_waits_for_its_token_is_woken_by_a_slot_of_any_pool() -> None:
 async def test_one_token_that_has_what_it_may_keeps_no_other_back() -> None:
     slots = Slots(0)
 
-    async def select(ticket: Ticket) -> str | None:
-        return None if ticket.token == "full" else await slots.select(ticket)
+    async def select(claim: Claim) -> str | None:
+        return None if claim.token == "full" else await slots.select(claim)
 
     queue = Queue(select, slots.give_back, Settings())
-    full = Ticket("full", "chromium", "chromium", None, "client", FOREVER, token="full", caps={"token:full": 1})
-    of_token, plain = await stand_in_line(queue, full, ticket("plain"))
+    full = Claim(
+        HeldAs.SESSION,
+        "chromium",
+        "chromium",
+        None,
+        "client",
+        FOREVER,
+        token="full",
+        caps={"token:full": 1},
+        session_id="full",
+    )
+    of_token, plain = await stand_in_line(queue, full, claim("plain"))
     await until_all_are_served(queue)
     slots.free = 1
     queue.wake("chromium")
@@ -491,13 +526,3 @@ async def test_one_token_that_has_what_it_may_keeps_no_other_back() -> None:
     queue.abandon(full)
     with pytest.raises(ClientGone):
         await of_token
-
-
-async def test_a_client_whose_token_was_revoked_behind_its_selection_is_offered_to_nobody() -> None:
-    """Its proxy may have been frozen between both."""
-    revoked = Refusal(401, "revoked")
-    ticket = Ticket("s", "chromium", "chromium", None, "c", 0.0, refusal=lambda: revoked)
-    client = ConnectingClient.__new__(ConnectingClient)  # owns nothing yet: an offer would fail
-    with pytest.raises(Refusal) as caught:
-        await client._offer_if_allowed("w", ticket, {})
-    assert caught.value is revoked

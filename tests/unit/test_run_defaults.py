@@ -9,10 +9,11 @@ from click.testing import CliRunner
 
 from pwgrid.cli import run
 from pwgrid.cli.main import main
-from pwgrid.cli.run import as_environment, closing_text, private_settings, slots_of_worker, usable_cores
+from pwgrid.cli.run import as_environment, closing_text, private_settings, readable_paths, slots_of_worker, usable_cores
 from pwgrid.settings.load import load
 
 SERVERS_OWN = {
+    "BLOCK_FILE_URLS": "true",
     "LOG_LEVEL": "debug",
     "MEMORY_CHECK_INTERVAL": "7",
     "MAX_CONCURRENT_SESSIONS": "3",
@@ -53,6 +54,19 @@ def test_a_private_grid_has_its_own_defaults() -> None:
     assert (settings.worker_select_timeout, settings.max_lifetime_sessions) == (600.0, 1_000_000_000)
     assert settings.log_level == "warning"
     assert settings.max_concurrent_sessions >= 1
+    assert settings.block_file_urls == "off"
+
+
+def test_browsers_of_a_private_grid_read_what_is_where_the_command_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    here = tmp_path / "a work space"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    settings = load(None, {"BROWSER_READ_PATHS": "/srv/pages"}, {}).settings
+    assert readable_paths(settings) == ["/srv/pages", str(here)]
+    here.rmdir()
+    assert readable_paths(settings) == ["/srv/pages"]
 
 
 def test_a_private_grid_finds_place_where_the_temp_directory_has_too_long_a_path(

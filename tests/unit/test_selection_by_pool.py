@@ -13,7 +13,7 @@ from pwgrid.proxy.connect.handoff_link import Handoffs
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.readiness_check import Readiness, Verdict
 from pwgrid.proxy.roster import Roster
-from pwgrid.proxy.select.queue import Ticket
+from pwgrid.proxy.select.claim import Claim
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.registry.records import RegistrySnapshot, WorkerRecord
 from pwgrid.registry.registry import Registry
@@ -36,8 +36,8 @@ def roster() -> Roster:
     return made
 
 
-def ticket(pool: str) -> Ticket:
-    return Ticket("s", "chromium", pool, None, "client", 1e9)
+def claim(pool: str) -> Claim:
+    return Claim(HeldAs.SESSION, "chromium", pool, None, "client", 1e9, session_id="s")
 
 
 def selector(roster: Roster, lost: Collection[str] = ()) -> Selector:
@@ -47,9 +47,9 @@ def selector(roster: Roster, lost: Collection[str] = ()) -> Selector:
 async def test_without_redis_a_client_gets_a_worker_of_its_pool() -> None:
     chooses = selector(roster())
     for pool, worker in (("appa", "a"), ("appb", "b"), ("appa", "a")):
-        assert chooses.select_without_redis(ticket(pool)) == worker
-    assert selector(roster(), lost=("b",)).select_without_redis(ticket("appb")) is None
-    assert chooses.select_without_redis(ticket("chromium")) is None
+        assert chooses.select_without_redis(claim(pool)) == worker
+    assert selector(roster(), lost=("b",)).select_without_redis(claim("appb")) is None
+    assert chooses.select_without_redis(claim("chromium")) is None
 
 
 async def test_without_redis_the_workers_of_each_pool_take_turns_whatever_clients_of_others_come_between() -> None:
@@ -57,10 +57,10 @@ async def test_without_redis_the_workers_of_each_pool_take_turns_whatever_client
     more = [{**each, "id": each["id"] + "2"} for each in WORKERS]
     made.replace({"pools": POOLS, "workers": [*WORKERS, *more]})
     chooses = selector(made)
-    chosen = [chooses.select_without_redis(ticket(pool)) for pool in ("appa", "appb") * 4]
+    chosen = [chooses.select_without_redis(claim(pool)) for pool in ("appa", "appb") * 4]
     assert chosen == ["a", "b", "a2", "b2"] * 2
     made.replace({"pools": POOLS, "workers": more})
-    assert [chooses.select_without_redis(ticket("appa")) for _ in range(2)] == ["a2", "a2"]
+    assert [chooses.select_without_redis(claim("appa")) for _ in range(2)] == ["a2", "a2"]
 
 
 async def test_the_registry_is_asked_with_the_pool_its_slots_and_its_lifetime() -> None:
@@ -72,7 +72,7 @@ async def test_the_registry_is_asked_with_the_pool_its_slots_and_its_lifetime() 
 
     selector = Selector(Settings(), cast(Registry, OneRegistry()), roster(), ())
     for pool in ("appa", "appb", "gone"):
-        assert await selector.select(ticket(pool)) is None
+        assert await selector.select(claim(pool)) is None
     assert asked == [("appa", 3, 30), ("appb", 1, 9), ("gone", 5, 50)]
 
 
@@ -95,7 +95,7 @@ class Leases:
 
 async def test_a_slot_that_redis_has_not_leased_is_not_given_back_to_it() -> None:
     leases = Leases(RegistryUnavailable("Redis is away"), "a")
-    selector, asks = Selector(Settings(), cast(Registry, leases), roster(), ()), ticket("appa")
+    selector, asks = Selector(Settings(), cast(Registry, leases), roster(), ()), claim("appa")
     assert await selector.queue.acquire(asks) == "a"
     await selector.give_back(asks)
     assert leases.given_back == []
@@ -107,7 +107,7 @@ async def test_a_slot_that_redis_has_not_leased_is_not_given_back_to_it() -> Non
 async def test_a_client_that_is_tried_again_counts_once_among_those_that_stood_in_line() -> None:
     chosen = "a"
     leases = Leases(None, chosen, chosen, RegistryUnavailable("Redis is away"))
-    selector, asks = Selector(Settings(), cast(Registry, leases), roster(), ()), ticket("appa")
+    selector, asks = Selector(Settings(), cast(Registry, leases), roster(), ()), claim("appa")
     readiness = Readiness(Settings(), roster(), cast(Registry, leases))
     gateway = Gateway(Settings(), roster(), selector, cast(Handoffs, None), Access(), readiness)
     waits = asyncio.create_task(gateway.slot(asks))

@@ -7,7 +7,7 @@ import pytest
 
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.proxy.roster import Roster
-from pwgrid.proxy.select.queue import Ticket
+from pwgrid.proxy.select.claim import Claim
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
@@ -25,11 +25,11 @@ async def selector() -> Selector:
     return Selector(Settings(), cast(Registry, OneWorker()), Roster(), ())
 
 
-def ticket(session_id: str) -> Ticket:
-    return Ticket(session_id, "chromium", "chromium", None, "client", deadline=float("inf"))
+def claim(session_id: str) -> Claim:
+    return Claim(session_id, "chromium", "chromium", None, "client", deadline=float("inf"))
 
 
-async def waits(selector: Selector, asks: Ticket) -> asyncio.Task[str]:
+async def waits(selector: Selector, asks: Claim) -> asyncio.Task[str]:
     """Returns its wait, once the line has been served in vain."""
     before = selector.queue.waiting()
     task = asyncio.create_task(selector.queue.acquire(asks))
@@ -43,7 +43,7 @@ async def test_who_was_refused_by_such_a_worker_gets_its_next_slot_and_nobody_is
     selector: Selector, reason: str
 ) -> None:
     """Redis does not know that it is suspect, nor for a moment, as after an outage, that it is full."""
-    first, second = ticket("s1"), ticket("s2")
+    first, second = claim("s1"), claim("s2")
     assert await selector.queue.acquire(first) == "w"
     selector.not_taken(first, "w", reason)
     tasks = [await waits(selector, each) for each in (first, second)]
@@ -53,7 +53,7 @@ async def test_who_was_refused_by_such_a_worker_gets_its_next_slot_and_nobody_is
 
 
 async def test_who_was_not_answered_by_a_worker_gets_it_once_it_answers_again(selector: Selector) -> None:
-    asks = ticket("s1")
+    asks = claim("s1")
     selector.health.silent("w")
     selector.not_taken(asks, "w", OfferRefusal.SILENT)
     task = await waits(selector, asks)
@@ -63,7 +63,7 @@ async def test_who_was_not_answered_by_a_worker_gets_it_once_it_answers_again(se
 
 
 async def test_a_worker_that_drains_is_not_chosen_again_for_whom_it_refused(selector: Selector) -> None:
-    asks = ticket("s1")
+    asks = claim("s1")
     selector.not_taken(asks, "w", "draining")
     task = await waits(selector, asks)
     selector.health.freed("w")

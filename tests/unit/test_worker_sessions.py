@@ -172,7 +172,7 @@ async def test_the_sessions_of_a_token_end_and_none_that_is_on_its_way_begins(wo
 
 
 async def test_a_lease_of_such_a_token_ends_with_the_session_that_came_with_it(worker: Worker) -> None:
-    lease = Lease("l1", told={"token": "ci"}, token_id="aa", secret="s", expires_at=0.0, connected="s1")
+    lease = Lease("l1", told={"token": "ci"}, token_id="aa", digest="", expires_at=0.0, connected="s1")
     worker.slots.hold(lease)
     await worker.serve("s1", lease_id="l1")
     with changing(worker.tokens_file):
@@ -195,7 +195,7 @@ async def test_a_successor_ends_the_sessions_of_a_token_that_was_revoked_before_
 
 
 async def test_a_successor_knows_the_lease_of_each_session_also_of_one_that_is_over(worker: Worker) -> None:
-    worker.slots.hold(Lease("l1", secret="s", expires_at=0.0))
+    worker.slots.hold(Lease("l1", digest="", expires_at=0.0))
     live = {"a": {"name": "Smoke 12", "lease": "l1"}, "b": {"lease": "not to be read"}, "c": {}}
     worker.sessions.adopt(cast("Any", worker), live)
     found = [(each.id, each.lease_id, each.told) for each in worker.slots.live.values()]

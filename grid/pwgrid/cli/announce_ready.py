@@ -16,8 +16,10 @@ import structlog
 
 from pwgrid.cli import own_command
 from pwgrid.cli.output import printable
+from pwgrid.cli.standard_streams import OutputError, drop_output
 from pwgrid.common import sd_notify
 from pwgrid.common.errors import GridError
+from pwgrid.common.grid_url import without_secrets
 from pwgrid.installed.browsers import SearchPaths, ffmpeg_paths
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
@@ -55,6 +57,7 @@ class StartMessages:
         self._ready_fd = ready_fd
         is_read = ready_fd is None and settings.log_format == "text" and is_by_hand()
         self._redis = redis if is_read else None
+        self._endpoint = without_secrets(settings.client_url())
 
     def progress(self, text: str) -> None:
         """How far the start is."""
@@ -62,7 +65,7 @@ class StartMessages:
 
     def ready(self, status: dict[str, Any]) -> None:
         """Each pool can take a session."""
-        endpoint, pools, others = self._settings.base_url(), self._pools(status), url_for_others(self._settings)
+        endpoint, pools, others = self._endpoint, self._pools(status), url_for_others(self._settings)
         elsewhere = f", from other hosts with {self._call(others)}" if others else ""
         ffmpeg = has_ffmpeg()
         videos = "" if ffmpeg else f" | no videos: {own_command.typed()} setup --video gets ffmpeg"
@@ -77,7 +80,7 @@ class StartMessages:
 
     def not_ready(self, status: dict[str, Any]) -> None:
         """The start is over, and a pool cannot take a session. It is still tried, and `ready` may follow."""
-        why, endpoint, pools = status["reason"], self._settings.base_url(), self._pools(status)
+        why, endpoint, pools = status["reason"], self._endpoint, self._pools(status)
         text = f"not ready: {why} | {endpoint} | {pools}"
         self._tell(log.error, "grid_not_ready", text, endpoint=endpoint, reason=why, pools=pools)
         # A grid that serves some clients, or will once the host has memory, is not to be killed for being late.
@@ -120,11 +123,12 @@ class StartMessages:
 
     def _call(self, url: str, mark: str = "'") -> str:
         """What a client's author writes. A token that the grid asks for has a placeholder: this may end up in a log."""
-        query = "/?token=YOUR_TOKEN" if self._settings.token or self._has_tokens else ""
-        return f"{self._settings.default_browser_type}.connect({mark}{url}{query}{mark})"
+        if self._settings.token or self._has_tokens:
+            url = f"{url.removesuffix('/')}/?token=YOUR_TOKEN"
+        return f"{self._settings.default_browser_type}.connect({mark}{url}{mark})"
 
     def _to_paste(self, redis: str) -> str:
-        settings, url, pwgrid = self._settings, self._settings.base_url(), own_command.typed()
+        settings, url, pwgrid = self._settings, self._endpoint, own_command.typed()
         port = "" if settings.port == type(settings).model_fields["port"].default else f" --port {settings.port}"
         first = "YOUR_TOKEN is PWGRID_TOKEN, or " if settings.token else "YOUR_TOKEN is "
         in_python = self._call(url, mark='"')
@@ -146,9 +150,9 @@ class StartMessages:
         found = {
             "ready": status["ready"],
             "reason": status["reason"],
-            "endpoint": settings.base_url(),
-            "connect": settings.base_url() + (f"/?token={quote(token)}" if token else ""),
-            "http": settings.model_copy(update={"advertised_host": ""}).base_url().replace("ws:", "http:", 1),
+            "endpoint": self._endpoint,
+            "connect": f"{settings.base_url()}/?token={quote(token)}" if token else settings.client_url(),
+            "http": settings.local_url().origin,
             "token": token,
             "directory": str(self._runtime.directory),
             "pid": os.getpid(),
@@ -161,17 +165,19 @@ class StartMessages:
 
 def say(text: str) -> None:
     """A line on stdout."""
-    try:
-        print(f"pwgrid {printable(text)}", flush=True)
-    except OSError:
-        # The terminal went away; the grid's own log has the same events.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    _print(f"pwgrid {printable(text)}\n")
 
 
 def say_for_now(text: str) -> None:
     """A line that whatever comes next is written over: another one of these, or a line of the log."""
-    with suppress(OSError):
-        print(f"\r\x1b[Kpwgrid {printable(text)}", end="\r", flush=True)
+    _print(f"\r\x1b[Kpwgrid {printable(text)}\r")
+
+
+def _print(text: str) -> None:
+    try:
+        print(text, end="", flush=True)
+    except OutputError:  # the terminal went away; the grid's own log has the same events
+        drop_output()
 
 
 def is_by_hand() -> bool:
@@ -193,7 +199,7 @@ def url_for_others(settings: Settings) -> str | None:
 
     Where the grid listens on all addresses, it has the address from which this host reaches others, else its name.
     """
-    if settings.advertised_host or settings.host not in _ANY:
+    if settings.advertised_url or settings.advertised_host or settings.host not in _ANY:
         return None
     return settings.model_copy(update={"advertised_host": _own_address(settings.host)}).base_url()
 

@@ -9,15 +9,15 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
 import orjson
 
 from pwgrid.cli.output import clock
 from pwgrid.common.errors import GridError, NoGridError, Refused, RegistryUnavailable
+from pwgrid.common.grid_url import GridUrl
 from pwgrid.runtime.directory import base_dir
 from pwgrid.runtime.find_grids import (
     GridWithoutMaster,
@@ -28,6 +28,7 @@ from pwgrid.runtime.find_grids import (
     find_without_master,
     is_service_hidden,
 )
+from pwgrid.settings.environment_variables import set_variables
 
 if TYPE_CHECKING:
     from pwgrid.registry.records import RegistrySnapshot
@@ -43,36 +44,49 @@ _PEERCRED: Final = struct.Struct("3i")
 
 
 def find_grid(port: int | None, runtime_dir: str | None) -> RunningGrid:
-    """The only running grid with this port and base directory (None: any).
+    """The only running grid with this port and base directory (None: as the environment says, else any).
 
     Grids below the directories that our environment names come before those of ours that were started elsewhere.
     Raises WithoutMasterError where there are only grids without a master, NoGridError where there is none, GridError
     where there are several.
     """
-    if port is None and (endpoint := os.environ.get("PWGRID_WS_ENDPOINT")):
-        port = _port_of(endpoint)
-    runtime_dir = runtime_dir or os.environ.get("PWGRID_RUNTIME_DIR")
+    variables = set_variables(os.environ)
+    named_by = ""
+    if port is None:
+        port, named_by = _port_in(variables)
+    runtime_dir = runtime_dir or variables.get("PWGRID_RUNTIME_DIR")
     running = [grid for grid in find_running(runtime_dir) if port in (None, grid.port)]
     left = [grid for grid in find_without_master(runtime_dir) if port in (None, grid.port)]
     if not running and not left and not runtime_dir:
         running = [grid for grid in find_running(elsewhere=True) if port in (None, grid.port)]
         left = [grid for grid in find_without_master(elsewhere=True) if port in (None, grid.port)]
     if not running:
-        raise WithoutMasterError(left) if left else NoGridError(_no_grid_text(port, runtime_dir))
+        raise WithoutMasterError(left) if left else NoGridError(_no_grid_text(port, runtime_dir, named_by))
     if os.environ.get("RUNTIME_DIRECTORY"):  # systemd has started us, to reload its service
         running = [grid for grid in running if grid.directory.parent == base_dir()] or running
     if len(running) > 1:
         ports = ", ".join(str(grid.port) for grid in running)
-        raise GridError(f"several grids run here: name one with --port (ports {ports})")
+        raise GridError(f"several grids run here: name one with --port or PWGRID_PORT (ports {ports})")
     return running[0]
 
 
-def _port_of(endpoint: str) -> int | None:
-    try:
-        return urlsplit(endpoint).port
-    except ValueError:
-        shown = endpoint.partition("?")[0]  # behind that there may be a token
-        raise GridError(f"PWGRID_WS_ENDPOINT: {shown!r} is no URL of a grid: use ws://host:8080") from None
+def _port_in(variables: Mapping[str, str]) -> tuple[int | None, str]:
+    """The port that these variables of the environment name, and which one does; None if none does.
+
+    The endpoint comes first: `pwgrid run` sets it for its command, in the environment of a shell that may have the
+    other one for a grid of its own.
+    """
+    if endpoint := variables.get("PWGRID_WS_ENDPOINT"):
+        try:
+            port = GridUrl.parse(endpoint).port
+        except ValueError as error:
+            raise GridError(f"PWGRID_WS_ENDPOINT: {error}") from None
+        if port is not None:
+            return port, "PWGRID_WS_ENDPOINT"
+    text = variables.get("PWGRID_PORT", "")
+    if text and not text.isdecimal():
+        raise GridError(f"PWGRID_PORT: {text!r:.80} is no port")
+    return int(text or 0) or None, "PWGRID_PORT"  # 0: a free one
 
 
 class WithoutMasterError(NoGridError):
@@ -86,20 +100,27 @@ class WithoutMasterError(NoGridError):
 
 
 def without_master_text(grid: GridWithoutMaster) -> str:
-    """Since when a grid has no master, and how long it goes on without one."""
+    """Since when a grid has no master, whether it admits clients, and how long it goes on without one."""
+    since, unless = master_left_text(grid), "unless a new master comes"
     if grid.lock.detached_at is None:
-        return "it died; unless another one comes, the rest drains and ends after WORKER_LOST_THRESHOLD"
+        wait = "for WORKER_LOST_THRESHOLD it admits clients, then it refuses them and ends after a drain"
+        return f"{since}; {wait}, {unless}"
     now = time.time()
-    parts = [f"detached since {clock(grid.lock.detached_at)}"]
+    ends = f"ends in {max(1, math.ceil(grid.ends_at - now))} s at the latest, {unless}"
     if grid.refuses_at > now:
-        parts.append(f"refuses clients in {math.ceil(grid.refuses_at - now)} s unless a new master comes")
-    ends_in_s = max(1, math.ceil(grid.ends_at - now))
-    return ", ".join([*parts, f"ends in {ends_in_s} s at the latest"])
+        return f"{since}; it admits clients for {math.ceil(grid.refuses_at - now)} s more, and {ends}"
+    return f"{since}; it refuses clients, and {ends}"
 
 
-def _no_grid_text(port: int | None, runtime_dir: str | None) -> str:
+def master_left_text(grid: GridWithoutMaster) -> str:
+    """How its master has left."""
+    at = grid.lock.detached_at
+    return "it died" if at is None else f"detached since {clock(at)}"
+
+
+def _no_grid_text(port: int | None, runtime_dir: str | None, named_by: str) -> str:
     """Says where it looked for a grid, and which other users have one there."""
-    where = f" on port {port}" if port else ""
+    where = f" on port {port}{f' of {named_by}' if named_by else ''}" if port else ""
     looked = "looked in " + " and ".join(map(str, bases(runtime_dir)))
     if not runtime_dir:
         looked += ", and for sockets of yours anywhere"

@@ -11,3 +11,5 @@ NONE_RUNNING: Final = 4
 NOT_EXECUTABLE: Final = 126
 NOT_FOUND: Final = 127
 INTERRUPTED: Final = 130
+READER_GONE: Final = 141
+"""Who read stdout went away: what a shell says of a program that SIGPIPE ends."""

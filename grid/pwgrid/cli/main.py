@@ -10,7 +10,8 @@ import click
 
 from pwgrid import __version__
 from pwgrid.cli import exit_codes
-from pwgrid.common.errors import GridError
+from pwgrid.cli.standard_streams import OutputError, drop_output
+from pwgrid.common.errors import GridError, system_error
 
 COMMANDS: Final = {
     "calibrate": "Measures how many sessions with your own page or script this host carries, and proposes settings.",
@@ -71,19 +72,25 @@ class Unloaded(click.Command):
 
 
 class _Commands(click.Group):
-    """Prints a GridError as one line, and exits with its exit code."""
+    """Prints a GridError, or an error of the operating system, as one line, and exits with its exit code."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
         try:
-            return super().main(*args, **extra)
+            try:
+                return super().main(*args, **extra)
+            finally:
+                sys.stdout.flush()
+        except OutputError as error:
+            drop_output()
+            if error.errno == errno.EPIPE:
+                sys.exit(exit_codes.READER_GONE)
+            sentence, exit_code = f"cannot write: {_NO_ROOM.get(error.errno, error.strerror)}", exit_codes.FAILED
         except GridError as error:
             sentence, exit_code = str(error), error.exit_code
         except OSError as error:
-            if (found := _surroundings(error)) is None:
+            if error.errno is None:  # of a library, or a bug
                 raise
-            if error.errno in _NO_ROOM and error.filename is None:
-                _write_no_more()
-            sentence, exit_code = found, exit_codes.FAILED
+            sentence, exit_code = _surroundings(error), exit_codes.FAILED
         from pwgrid.cli.output import printable
 
         click.echo(f"pwgrid: {printable(sentence)}", err=True)
@@ -92,15 +99,13 @@ class _Commands(click.Group):
     def invoke(self, context: click.Context) -> Any:
         try:
             return super().invoke(context)
-        except BrokenPipeError:  # `pwgrid status | head`; click itself would exit with 1
-            _write_no_more()
-            sys.exit(0)
         except KeyboardInterrupt:  # click itself would print "Aborted!" and exit with 1
             sys.exit(exit_codes.INTERRUPTED)
 
 
-def _surroundings(error: OSError) -> str | None:
-    """A sentence about an error that any command may meet: what it writes has no room, or its directory was removed."""
+def _surroundings(error: OSError) -> str:
+    """A sentence about an error of the operating system, which any command may meet: what it writes has no room, or its
+    directory was removed."""
     if error.errno in _NO_ROOM:
         file = "" if error.filename is None else f" {os.fsdecode(error.filename)}"
         return f"cannot write{file}: {_NO_ROOM[error.errno]}"
@@ -111,12 +116,7 @@ def _surroundings(error: OSError) -> str | None:
             return "the current directory was removed: go to another one"
         if "temporary directory" in str(error.strerror):  # of the module tempfile, which has tried to write
             return f"{error.strerror}: make room in one of them"
-    return None
-
-
-def _write_no_more() -> None:
-    """Drops what is still to be written to stdout: Python would try again at its end, and complain."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return system_error(error)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,12 +1,11 @@
 """`pwgrid redis-cli`: redis-cli on a grid's Redis, which has no port."""
 
 import os
+import signal
 
 import click
 
 from pwgrid.cli.ask_grid import REPLY_TIMEOUT_S, ask, find_grid
-from pwgrid.common.errors import GridError
-from pwgrid.settings.environment_variables import set_variables
 
 
 @click.command("redis-cli", context_settings={"ignore_unknown_options": True, "help_option_names": []})
@@ -16,11 +15,10 @@ def redis_cli(arguments: tuple[str, ...]) -> None:
     from pwgrid.registry.embedded_redis import find_redis_cli
     from pwgrid.registry.open_redis import redis_cli_arguments
 
-    port = set_variables(os.environ).get("PWGRID_PORT", "")
-    if port and not port.isdecimal():
-        raise GridError(f"PWGRID_PORT: {port!r:.80} is no port")
-    grid = find_grid(int(port) if port else None, None)
+    grid = find_grid(None, None)
     binary = find_redis_cli()
     where, password = redis_cli_arguments(ask(grid, "redis")["url"], timeout_s=REPLY_TIMEOUT_S)
     environment = {**os.environ, "REDISCLI_AUTH": password} if password else os.environ
+    for signum in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(signum, signal.SIG_DFL)  # Python has them ignored, and exec would keep that
     os.execve(binary, [str(binary), *where, *arguments], environment)

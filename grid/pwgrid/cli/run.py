@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -38,7 +39,7 @@ from pwgrid.master.memory_readings import (
 )
 from pwgrid.runtime.directory import base_dir, is_short_enough, short_base
 from pwgrid.runtime.find_grids import RunningGrid
-from pwgrid.settings.model import DEFAULT, SETTINGS
+from pwgrid.settings.model import DEFAULT, SETTINGS, Settings
 
 if TYPE_CHECKING:
     from pwgrid.settings.load import Loaded
@@ -100,6 +101,7 @@ def run(config_file: Path | None, command: tuple[str, ...], **flags: Any) -> Non
     environment = without_application_redis()
     loaded = load(config_file, environment, flags | OWN_REDIS, private=True)  # complains here, not in the child
     environment |= as_environment(private_settings(loaded))
+    environment |= as_environment({"browser_read_paths": shlex.join(readable_paths(loaded.settings))})
     sys.exit(run_command(as_arguments({**flags, "config_file": config_file}), command, environment))
 
 
@@ -110,6 +112,7 @@ def private_settings(loaded: Loaded) -> dict[str, object]:
     slots = slots_of_worker(sum(settings.workers_wanted().values()), usable_cores(), free_mib)
     values: dict[str, object] = {
         "log_level": "warning",  # a CI log is about the command
+        "block_file_urls": "off",  # its pages are those of the command
         "memory_check_interval": SAMPLE_S,
         "max_concurrent_sessions": slots,
         "max_lifetime_sessions": NEVER,
@@ -118,6 +121,15 @@ def private_settings(loaded: Loaded) -> dict[str, object]:
     if not is_short_enough(base_dir()):  # a TMPDIR below a CI job's work space
         values["runtime_dir"] = short_base()
     return {name: value for name, value in values.items() if loaded.sources[name] == DEFAULT}
+
+
+def readable_paths(settings: Settings) -> list[str]:
+    """The files that browsers may read: also those where COMMAND runs, whose tests may have pages there."""
+    with contextlib.suppress(OSError):  # the directory may be gone
+        here = os.getcwd()
+        if here.isprintable():
+            return [*settings.browser_read_paths, here]
+    return [*settings.browser_read_paths]
 
 
 def slots_of_worker(workers: int, cores: float, free_mib: int) -> int:
@@ -268,8 +280,7 @@ def run_command(serve_arguments: Sequence[str], command: Sequence[str], environm
             signal.signal(signum, signal.SIG_IGN)
         if grid is not None:
             grid.stop()
-        with contextlib.suppress(OSError):  # the terminal may be gone
-            sys.stderr.write(f"pwgrid: {closing}\n" * bool(closing))
+        sys.stderr.write(f"pwgrid: {closing}\n" * bool(closing))
 
 
 def _start(command: Sequence[str], ready: ReadyReport, mark: str) -> subprocess.Popen[bytes]:

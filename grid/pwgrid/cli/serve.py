@@ -30,7 +30,9 @@ def serve(
     _leave_out_what_no_process_uses()
     from pwgrid.cli.start_master import errors_as_json, start_master
     from pwgrid.settings.load import load, log_format_of
+    from pwgrid.settings.start_directory import settle
 
+    settle(os.environ)
     flags |= OWN_REDIS if private else {}
     with errors_as_json() if log_format_of(os.environ, flags) == "json" else contextlib.nullcontext():
         loaded = load(config_file, os.environ, flags, private=private)

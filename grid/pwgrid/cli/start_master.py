@@ -14,7 +14,8 @@ from pwgrid.cli import exit_codes
 from pwgrid.cli.announce_ready import StartMessages, is_by_hand, say
 from pwgrid.cli.external_redis import wait_for, which_redis
 from pwgrid.common import log as logging
-from pwgrid.common.errors import GridError
+from pwgrid.common.errors import GridError, system_error
+from pwgrid.common.grid_url import without_secrets
 from pwgrid.installed.running_parts import RunningParts, log_warnings
 from pwgrid.master.adoption import find_leftovers
 from pwgrid.master.config import Listeners, MasterConfig, Roles
@@ -30,6 +31,7 @@ from pwgrid.runtime.child_files import registry_of
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import Settings
+from pwgrid.settings.start_directory import absolute, start_directory
 from pwgrid.worker.main import run_worker
 
 log = structlog.get_logger()
@@ -46,7 +48,8 @@ def errors_as_json() -> Iterator[None]:
         log.critical("grid_not_started", reason=error.sentence)
         sys.exit(error.exit_code)
     except Exception as error:
-        log.critical("grid_crashed", error=repr(error), exc_info=True)
+        said = system_error(error) if isinstance(error, OSError) else repr(error)
+        log.critical("grid_crashed", error=said, exc_info=not isinstance(error, OSError))
         sys.exit(exit_codes.FAILED)  # as Python itself does
 
 
@@ -77,7 +80,7 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
             settings = settings.model_copy(update={"port": port})
         runtime = RuntimeDir.create(settings.runtime_dir, settings.port)
         redis_url = settings.redis_url.get_secret_value() or embedded_redis.url_of(runtime.directory / "redis")
-        held.enter_context(runtime.locked(settings.base_url(), kept.lock if kept else None))
+        held.enter_context(runtime.locked(without_secrets(settings.client_url()), kept.lock if kept else None))
         leftovers = find_leftovers(registry_of(redis_url, settings.redis_key_prefix), kept, runtime.directory)
         runtime.remove_all_but([*leftovers.paths(), *([runtime.control_path.name] if kept else [])])
         which = which_redis(loaded)
@@ -98,7 +101,7 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
             listeners=Listeners(listeners, partial(_open, settings, held)),
             roles=Roles(partial(_worker_role, parts), run_proxy),
             messages=messages,
-            argv=[sys.executable, *sys.orig_argv[1:]],
+            argv=_own_command(),
             leftovers=leftovers,
             kept_open=kept,
             lifeline_fd=lifeline_fd,
@@ -134,6 +137,13 @@ def _raise_open_files(settings: Settings) -> None:
 def _port_of(listeners: tuple[socket.socket, ...], settings: Settings) -> int:
     address = listeners[0].getsockname()
     return int(address[1]) if isinstance(address, tuple) else settings.port
+
+
+def _own_command() -> list[str]:
+    """What started this process. Its script may have been named by a relative path."""
+    script, directory = sys.argv[0], start_directory(os.environ)
+    arguments = (str(absolute(each, directory)) if each == script else each for each in sys.orig_argv[1:])
+    return [sys.executable, *arguments]
 
 
 def _worker_role(parts: RunningParts, arguments: WorkerArguments) -> int:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from pwgrid.cli.ask_grid import WithoutMasterError, ask, find_grid, processes_left, without_master_text
+from pwgrid.cli.ask_grid import WithoutMasterError, ask, find_grid, master_left_text, processes_left
 from pwgrid.cli.options import GRID_OPTIONS, say, with_json, with_options
 from pwgrid.cli.progress import watching
 from pwgrid.common.errors import GridError
@@ -38,7 +38,8 @@ def stop(port: int | None, runtime_dir: str | None, now: bool, no_wait: bool, as
         left = error.left[0]
         stop_without_master(left, now=now)
         pids = [child.pid for child in left.children]
-        notes, progress = [without_master_text(left)], partial(without_master_text, left)
+        notes = [f"its master is gone: {master_left_text(left)}"]
+        progress = partial(_how_far_without_master, None if now else left.lock.drain_s, time.time())
     else:
         answer = ask(grid, "stop", {"now": now})
         pids = [grid.pid]
@@ -71,6 +72,11 @@ def stop_without_master(grid: GridWithoutMaster, *, now: bool) -> None:
             wait_ended(process, until)
         for process in asked:
             send(process, signal.SIGTERM)
+
+
+def _how_far_without_master(drain_s: float | None, asked_at: float) -> str:
+    left = "" if drain_s is None else f": at most {max(0.0, asked_at + drain_s - time.time()):.0f} s left"
+    return f"stopping{left}"
 
 
 def _how_far(grid: RunningGrid) -> str:

@@ -88,3 +88,10 @@ class RegistryError(RegistryUnavailable):
     Code that only goes on without Redis catches RegistryUnavailable. Code that repeats commands must not repeat this
     one: Redis will refuse it again.
     """
+
+
+def system_error(error: OSError) -> str:
+    """What the operating system has said, and of which file."""
+    said, file = error.strerror or str(error), error.filename
+    name = file.decode(errors="backslashreplace") if isinstance(file, bytes) else file
+    return said if name is None else f"{name}: {said}"

@@ -93,6 +93,16 @@ def append_to(path: str) -> None:
     os.close(fd)
 
 
+def open_again(path: str) -> None:
+    """Appends to the file that has this path now: the one that is open may have been renamed. Goes on with that one
+    where there can be no other; does nothing without a path."""
+    try:
+        if path:
+            append_to(path)
+    except GridError as error:
+        structlog.get_logger().error("log_file_not_opened", reason=error.sentence)
+
+
 def rename_exception(_logger: object, _method: str, event: EventDict) -> EventDict:
     """Renames `exception` to `traceback`: ConsoleRenderer prints an `exception` as several lines, unescaped."""
     if "exception" in event:

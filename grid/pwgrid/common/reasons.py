@@ -19,6 +19,7 @@ class WorkerEnd(StrEnum):
     MEMORY = "memory"
     AGE = "age"
     CANARY = "canary"
+    HOST_FILE = "host file"
     CONFIGURATION = "configuration"
     UPGRADE = "upgrade"
     OPERATOR = "operator"
@@ -104,6 +105,7 @@ _SENTENCES: Final[Mapping[WorkerEnd | EndReason, str]] = {
     WorkerEnd.MEMORY: "memory: {}",
     WorkerEnd.AGE: "age: {}",
     WorkerEnd.CANARY: "canary failed: {}",
+    WorkerEnd.HOST_FILE: "host file replaced: {}",
     WorkerEnd.SPARE: "spare",
     WorkerEnd.SHORT_OF_MEMORY: "the host is short of memory",
     WorkerEnd.TERMINATED: "SIGTERM",

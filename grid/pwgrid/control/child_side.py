@@ -202,8 +202,9 @@ class ChildSide:
 
     def _listen_for_silence(self) -> None:
         limit_s = self.lost_threshold_s if self._grace_s is None else self._grace_s
-        self._silence = FrozenPeerDetector(limit_s, time.monotonic())
-        self._after("silence", limit_s, self._look)
+        now = time.monotonic()
+        self._silence = FrozenPeerDetector(limit_s, now)
+        self._after("silence", self._silence.look_at - now, self._look)  # a later look would count as a freeze of ours
 
     def _look(self) -> None:
         """Checks for silence. Frames only note the time: to re-arm a timer at each would cost more than this."""

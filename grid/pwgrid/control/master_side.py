@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Callable
 from typing import Any, Final
@@ -25,7 +26,7 @@ class MasterSide:
 
     `on_frame` gets each frame that `Link.receive` returns. It may raise ValueError for content that makes no sense;
     that ends the connection, as a broken frame does. `on_silent` is called when nothing has come for `lost_s` seconds,
-    on any connection.
+    on any connection; and again when that has happened after something came.
     """
 
     def __init__(
@@ -141,6 +142,8 @@ class MasterSide:
 
     def _take(self, packet: bytes) -> bool:
         self._silence.heard(self._loop.now())
+        if self._looks.when == math.inf:  # it was silent
+            self._looks.arm(self._silence.look_at)
         try:
             if (frame := self._link.receive(packet)) is not None:
                 self._on_frame(frame)

@@ -12,6 +12,7 @@ from typing import Final
 
 import structlog
 
+from pwgrid.common.errors import system_error
 from pwgrid.common.packet_sockets import DescriptorsLost, receive
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError, decode, encode, to_json
@@ -55,8 +56,8 @@ class Deferred:
 
 
 Request = Callable[[Frame], "Frame | Deferred"]
-"""Answers a request's data. Raises ValueError with the sentence to answer instead; any other exception is a bug, which
-is logged and answered, too: it ends no session."""
+"""Answers a request's data. Raises ValueError with the sentence to answer instead. An error of the operating system is
+logged and answered as such, any other exception as a bug: neither ends a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +206,7 @@ class ControlServer:
             packet = to_json({"t": "error", "error": str(error)})
         except Exception as error:  # the grid goes on
             log.exception("request_failed", name=frame["name"])
-            said = f"a bug in the master: {error!r:.200}; its log has more (request_failed)"
-            packet = to_json({"t": "error", "error": said})
+            packet = to_json({"t": "error", "error": f"{_cause(error)}; its log has more (request_failed)"})
         self._reply(sock, packet)
 
     def _reply(self, sock: socket.socket, packet: bytes) -> None:
@@ -245,6 +245,12 @@ def _sockets(fds: Sequence[int]) -> list[socket.socket]:
         except OSError:
             os.close(fd)
     return found
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"the master cannot do that: {system_error(error)}"
+    return f"a bug in the master: {error!r:.200}"
 
 
 def _peer(sock: socket.socket) -> tuple[int, int]:

@@ -27,6 +27,7 @@ from pwgrid.common.types import BrowserType
 from pwgrid.installed.driver import own_driver
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
+from pwgrid.settings.start_directory import absolute
 
 Source = Literal["setting", "playwright", "system"]
 
@@ -71,7 +72,8 @@ class SearchPaths:
         if chosen == "0":
             return self.core / ".local-browsers"
         if chosen:
-            return Path(self.environ.get("INIT_CWD") or Path.cwd(), chosen)
+            npm_s = self.environ.get("INIT_CWD")
+            return absolute(chosen, Path(npm_s) if npm_s else None)
         return self._cache / "ms-playwright"
 
     @property

@@ -315,6 +315,11 @@ class RestartedChild:
         return self._child.pid if self._child else None
 
     @property
+    def is_wanted(self) -> bool:
+        """Whether it is to run: from `start` to `stop_by`."""
+        return self._is_wanted
+
+    @property
     def problem(self) -> str | None:
         """Why it ended last; None while it never has."""
         return self._backoff.reason

@@ -15,6 +15,7 @@ import structlog
 
 from pwgrid.common import sd_notify
 from pwgrid.common.errors import GridError
+from pwgrid.common.grid_url import without_secrets
 from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.server import ControlServer, Reconnect
@@ -102,9 +103,11 @@ class Master:
             self._adopt(self._config.leftovers)
             self._config.runtime.remove_at_end()
             _share_memory_with_children()
-            log.info("master_started", pid=os.getpid(), endpoint=self._config.settings.base_url())
+            log.info("master_started", pid=os.getpid(), endpoint=without_secrets(self._config.settings.client_url()))
             self._serve()
-        except BaseException:
+        except BaseException as error:
+            # Of other errors than these the traceback is printed by whoever catches them.
+            log.critical("master_failed", exc_info=isinstance(error, OSError))
             self._kill_everything()
             raise
         finally:
@@ -198,8 +201,7 @@ class Master:
         return turn_by
 
     def _kill_everything(self) -> None:
-        """Kill all children at once: a bug in the master must not leave browsers behind."""
-        log.critical("master_failed")
+        """Kill all children at once: a master that fails must not leave browsers behind."""
         self._shutdown.ask(self._loop.now(), hurry=True)
         self._workers.kill_all()
         self._proxies.kill()
@@ -241,7 +243,7 @@ class Master:
                 self._requests.upgrade(force=True)
         except ValueError as error:
             log.error("signal_refused", signal=signum.name, reason=str(error))
-        except Exception:  # a bug in what an operator asks for ends no session
+        except Exception:  # what an operator asks for ends no session, even where it fails
             log.exception("request_failed", signal=signum.name)
 
     def _on_lifeline(self) -> None:

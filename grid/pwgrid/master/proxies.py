@@ -1,5 +1,5 @@
-"""Runs the proxy, and replaces it without refusing a client: the new one listens before the old one retires. One
-that is restarted gets the listening sockets of the one before it. Sees no client."""
+"""Runs the proxy, and replaces it without refusing a client: the new one listens before the old one retires, or is
+killed because it is frozen. One that is restarted gets the listening sockets of the one before it. Sees no client."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NOBODY_WAITS: Final[Frame] = {"waiting": 0, "waitingByRun": []}
 
 
 class ProxyChild(RestartedChild):
-    """Runs one proxy.
+    """Runs one proxy. `on_silence` is called when nothing has come from it for WORKER_LOST_THRESHOLD.
 
     `listeners` are its listening sockets: none while only a proxy that another master forked has them.
     """
@@ -48,6 +48,7 @@ class ProxyChild(RestartedChild):
         loop: Loop,
         config: MasterConfig,
         files: ChildFileWriter,
+        on_silence: Callable[[ProxyChild], None],
         listeners: tuple[socket.socket, ...],
     ) -> None:
         super().__init__("proxy", loop, files)
@@ -55,11 +56,14 @@ class ProxyChild(RestartedChild):
         self.listening = False
         self.ready = False
         """Whether it knows that it can take a session of every pool."""
+        self.is_silent = False
+        """Whether `on_silence` was called, and nothing has come since."""
         self.configuration = ""
         """The name of the configuration that it reported last."""
         self.waiting: Frame = NOBODY_WAITS
         """How many clients wait in it for a slot, in total and by run, as it reported last."""
         self._config = config
+        self._on_silence = on_silence
         self._link: MasterSide | None = None
         self._undelivered: list[tuple[str, Frame]] = []
         self._state: Frame = {}
@@ -98,6 +102,18 @@ class ProxyChild(RestartedChild):
         self._end("retire", self._loop.now() + self._config.settings.longest_wait_s() + RETIRE_GRACE_S)
         if self._child is not None:
             self._files.write(replace(self._file_of(self._child), status=RETIRING))
+
+    def kill_silent(self) -> None:
+        """SIGKILL it, since it would hear of nothing else; it is started again if it is still wanted."""
+        if self._child is not None:
+            now = self._loop.now()
+            self._child.end_by(now, now)
+
+    def is_still_silent(self) -> bool:
+        """The same as `is_silent`, after a look at what it may just have said: a process may wake at any moment."""
+        if self._link is not None:
+            self._link.read_what_is_left()
+        return self.is_silent
 
     def attach(self, reconnect: Reconnect) -> bool:
         """Take the proxy's new connection, and its listening sockets if this process has none; False when there is no
@@ -140,7 +156,7 @@ class ProxyChild(RestartedChild):
         return child
 
     def _on_exit(self, ended: Exit) -> str:
-        self.listening = self.ready = False
+        self.listening = self.ready = self.is_silent = False
         self.configuration = ""
         self.waiting = NOBODY_WAITS
         if self._link is not None:
@@ -155,9 +171,10 @@ class ProxyChild(RestartedChild):
 
     def _new_link(self, *, adopts: bool = False) -> MasterSide:
         lost_s = self._config.settings.worker_lost_threshold
-        return MasterSide(self._loop, "proxy", lost_s, self._heard, self._on_silence, adopts=adopts)
+        return MasterSide(self._loop, "proxy", lost_s, self._heard, self._is_not_heard, adopts=adopts)
 
     def _heard(self, frame: Frame) -> None:
+        self.is_silent = False
         match frame:
             case {"t": "init"}:
                 # A proxy that another master forked does not repeat its first event, which said that it listens.
@@ -176,10 +193,11 @@ class ProxyChild(RestartedChild):
             case {"t": "event", "name": name}:
                 log.warning("event_unknown", process="proxy", name=name)
 
-    def _on_silence(self) -> None:
+    def _is_not_heard(self) -> None:
         if self._child is not None:
             log.error("proxy_silent", pid=self.pid, after_s=self._config.settings.worker_lost_threshold)
-            self._child.end_now()
+            self.is_silent = True
+            self._on_silence(self)
 
 
 class Proxies:
@@ -280,19 +298,34 @@ class Proxies:
         """Take a proxy's new connection; False when it is none of these proxies."""
         return any(each.pid == reconnect.pid and each.attach(reconnect) for each in self._all())
 
+    def _is_silent(self, proxy: ProxyChild) -> None:
+        """A successor accepts on the same sockets at once, where clients wait already; one that is not current, or
+        whose sockets this process does not have, is killed first."""
+        if proxy is not self.current or not proxy.listening or not proxy.listeners or not proxy.is_wanted:
+            proxy.kill_silent()
+        elif not self.is_being_replaced:
+            lost_s = self._config.settings.worker_lost_threshold
+            self.replace(Reason(WorkerEnd.SILENT, f"{lost_s:g} s"))
+
     def _replaced(self, problem: str | None) -> None:
         """The new proxy takes over, or the current one stays because of a problem."""
         coming, self._coming = self._coming, None
         assert coming is not None
         self._late.cancel()
         if problem is None:
-            self._retire(self.current)
+            if self.current.is_still_silent():  # what it has accepted and not handed over is lost
+                self.current.kill()
+                self._leaving.append(self.current)
+            else:
+                self._retire(self.current)
             self.current = coming
             log.info("proxy_replaced", pid=coming.pid)
         else:
             log.error("proxy_not_replaced", reason=problem)
             coming.kill()
             self._leaving.append(coming)
+            if self.current.is_still_silent():
+                self.current.kill_silent()
         then, self._then = self._then, None
         if then is not None:
             then()
@@ -309,7 +342,7 @@ class Proxies:
             self._coming = None
 
     def _make(self, listeners: tuple[socket.socket, ...]) -> ProxyChild:
-        return ProxyChild(self._loop, self._config, self._files, listeners)
+        return ProxyChild(self._loop, self._config, self._files, self._is_silent, listeners)
 
     def _all(self) -> list[ProxyChild]:
         return [self.current, *([self._coming] if self._coming else []), *self._leaving]

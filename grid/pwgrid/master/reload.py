@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 
+from pwgrid.common import log as logging
 from pwgrid.common.errors import GridError
 from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
@@ -45,8 +46,9 @@ class Reload:
         self._late = loop.timer(lambda: self._answer(proxy_knows=False))
 
     def start(self) -> Deferred:
-        """Read the configuration again and follow it. The answer comes when the proxy, which clients meet, has it, too,
-        or after KNOWN_S. Raises ValueError with all faults of the configuration."""
+        """Open the log anew, read the configuration again and follow it. The answer comes when the proxy, which clients
+        meet, has it, too, or after KNOWN_S. Raises ValueError with all faults of the configuration."""
+        self._open_log_again()  # also where the configuration is refused: who rotates the log cannot mend that
         answer, done = Deferred(), self._run()
         self._unanswered.append((answer, done))
         if done["changed"]:
@@ -66,6 +68,12 @@ class Reload:
         unanswered, self._unanswered = self._unanswered, []
         for answer, done in unanswered:
             answer.reply({**done, "proxyKnows": proxy_knows})
+
+    def _open_log_again(self) -> None:
+        if path := self._config.settings.log_file:
+            logging.open_again(path)
+            for send in (self._proxies.tell_all, self._workers.tell_all):
+                send("open_log", {})
 
     def _run(self) -> Frame:
         change, settings, accept = self.read()

@@ -17,6 +17,7 @@ import structlog
 
 from pwgrid import __version__
 from pwgrid.common import readiness
+from pwgrid.common.grid_url import without_secrets
 from pwgrid.common.redis_url import shown
 from pwgrid.common.wording import counted
 from pwgrid.common.worker_lifecycle import NOT_ENDED, WorkerStatus
@@ -80,7 +81,7 @@ class Reports:
         return {
             "ready": not_ready is None,
             "reason": not_ready,
-            "endpoint": config.settings.base_url(),
+            "endpoint": without_secrets(config.settings.client_url()),
             "version": __version__,
             "master": {"pid": os.getpid(), "startedAt": self.started_at},
             "proxy": {"pid": self._proxies.current.pid, "beingReplaced": self._proxies.is_being_replaced},

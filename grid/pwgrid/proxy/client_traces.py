@@ -23,7 +23,7 @@ from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.trace_settings import asked_by, fault
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import WorkerView
-from pwgrid.proxy.select.queue import ClientGone, Ticket
+from pwgrid.proxy.select.claim import Claim, ClientGone
 from pwgrid.registry import records
 
 if TYPE_CHECKING:
@@ -141,10 +141,10 @@ class Attempt:
         self._traces.propagator.inject(carrier, self._within)
         return carrier["traceparent"] if self._span.is_recording() else ""
 
-    def asks(self, ticket: Ticket) -> None:
+    def asks(self, claim: Claim) -> None:
         """It is known what the client wants."""
-        names = self._traces.names(ticket.fields)
-        self._say({"pwgrid.browser_type": ticket.browser_type, "pwgrid.pool": ticket.pool, **names})
+        names = self._traces.names(claim.fields)
+        self._say({"pwgrid.browser_type": claim.browser_type, "pwgrid.pool": claim.pool, **names})
 
     def asks_of(self, worker: WorkerView | None) -> None:
         """The client comes with a lease of this worker; None for one that nobody knows."""

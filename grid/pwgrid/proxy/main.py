@@ -31,6 +31,7 @@ from pwgrid.proxy.connect.handoff_link import Handoffs, tune
 from pwgrid.proxy.connect.http_or_upgrade import IdleConnections, ProtocolChooser
 from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.policy.access import Access
+from pwgrid.proxy.policy.arrival import UNIX, Arrivals
 from pwgrid.proxy.policy.refusal import no_capacity, stopping
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.reap_workers import STOPPED, DeadWorkers, keep_reaping
@@ -61,6 +62,9 @@ MOST_PARTIES: Final = 50
 
 MAX_PAGE_BYTES: Final = 16 * 1024
 """The largest message that the dashboard may send."""
+
+MOST_DISBELIEVED: Final = 20
+"""How many hosts are logged at most because what they say as a reverse proxy does not count."""
 
 GO_LAST: Final = "go last"
 LAST_WORKER_S: Final = 30.0
@@ -141,7 +145,7 @@ class Proxy:
                 log_config=None,
                 log_level="error",  # its warnings of requests that are not HTTP: RefusalLog has these
                 access_log=False,
-                proxy_headers=False,  # else any program on this host chooses the address that FailedLogins counts
+                proxy_headers=False,  # it would see API requests alone: pwgrid/proxy/policy/arrival.py sees all
                 server_header=False,
                 date_header=False,
                 backlog=BACKLOG,
@@ -283,6 +287,8 @@ class Proxy:
             self._background_tasks.start(drains, "leave drain")
         elif name == "retire":
             self._background_tasks.start(self._retire(), "retire")
+        elif name == "open_log":
+            logging.open_again(self.settings.log_file)
         elif name == "stop":
             self._stop.set()
         else:
@@ -346,18 +352,36 @@ async def connections_end(state: ServerState) -> None:
             return
 
 
+class Disbelieved:
+    """Logs hosts whose X-Forwarded-* or Forwarded headers do not count, each once."""
+
+    def __init__(self) -> None:
+        self._hosts: set[str] = set()
+
+    def note(self, host: str) -> None:
+        if host not in self._hosts and len(self._hosts) < MOST_DISBELIEVED:
+            self._hosts.add(host)
+            log.warning("forwarded_headers_ignored", host=host or UNIX, about="TRUSTED_PROXIES does not name it")
+
+
 def access_of(boot: ProxyArguments, is_token_replaced: Callable[[], bool] = lambda: False) -> Access:
     """Makes the rules for who may use the grid from the settings and the listening sockets."""
     settings = boot.settings
     # systemd may have opened others than the settings name. A Unix socket's address is a str.
     addresses = [each for each in (listener.getsockname() for listener in boot.listeners) if isinstance(each, tuple)]
     hosts = [each[0] for each in addresses]
+    advertised = settings.advertised()
+    own_hosts = (settings.host, settings.advertised_host, advertised.host if advertised else "")
     return Access(
         token=settings.token.get_secret_value(),
         allowed_origins=frozenset(settings.allowed_origins),
         allowed_hosts=frozenset(settings.allowed_hosts),
-        own_hosts=frozenset(filter(None, (settings.host, settings.advertised_host))),
+        own_hosts=frozenset(filter(None, own_hosts)),
+        own_origins=frozenset({advertised.origin} if advertised else ()),
         loopback_listeners=frozenset((each[0], each[1]) for each in addresses if is_loopback(each[0])),
+        arrivals=Arrivals(
+            settings.local_url(), advertised, settings.advertised_host, settings.trusted_proxies, Disbelieved().note
+        ),
         tokens=TokenFile(boot.tokens_file).tokens if boot.tokens_file else lambda: NO_TOKENS,
         is_closed=not settings.allow_public and not all(map(is_loopback, hosts)),
         is_token_replaced=is_token_replaced,

@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from pwgrid.common.errors import GridError
 from pwgrid.common.paths import resource_dir
@@ -34,7 +35,7 @@ class EmbeddedRedis:
 
 def url_of(directory: Path) -> str:
     """The URL for clients of an embedded Redis in `directory`, whether it runs or not."""
-    return f"unix://{directory / 'redis.sock'}"
+    return f"unix://{quote(str(directory / 'redis.sock'))}"
 
 
 def prepare(directory: Path) -> EmbeddedRedis:

@@ -16,6 +16,7 @@ NO_SETTINGS: Final = frozenset(
         "PWGRID_LAUNCH",
         "PWGRID_REDIS_SERVER",
         "PWGRID_RUN",  # the mark of `pwgrid run` in the environment of its command
+        "PWGRID_STARTED_IN",
         "PWGRID_URL",  # for pwgrid.client
         "PWGRID_WS_ENDPOINT",  # what `pwgrid run` tells its command
     }

@@ -32,6 +32,7 @@ from pwgrid.settings.model import (
     literal,
 )
 from pwgrid.settings.pools import PoolTable, read_pool_config, read_tables
+from pwgrid.settings.start_directory import absolute, note, start_directory
 from pwgrid.settings.value_types import RULE, RedisUrl, Secret
 
 DEFAULT_FILE: Final = Path("/etc/pwgrid/grid.toml")
@@ -93,12 +94,15 @@ def load(
 ) -> Loaded:
     """Settings from `config_file` (None: the one that $PWGRID_CONFIG names, else /etc/pwgrid/grid.toml if it exists).
 
-    Environment beats file, and `flags` (by name of the setting; None: not given) beat both. A token that none of them
-    has may come from systemd's credential. A `private` grid takes no tokens of `pwgrid token`. Raises ConfigError with
-    all violations at once, KeyError for a flag that is no setting.
+    Environment beats file, and `flags` (by name of the setting; None: not given) beat both. Relative paths, also those
+    in the file, are below the directory in which the grid was started. A token that none of them has may come from
+    systemd's credential. A `private` grid takes no tokens of `pwgrid token`. Raises ConfigError with all violations at
+    once, KeyError for a flag that is no setting.
     """
-    draft = _Draft()
-    path = draft.take_file(*_find_file(config_file, environ))
+    directory = start_directory(environ)
+    draft = _Draft(directory)
+    file, named_by = _find_file(config_file, environ)
+    path = draft.take_file(absolute(file, directory), named_by)
     environment = _Environment(environ)
     for name, text in environment().items():
         source = f"environment {environment.variables[name]}"
@@ -111,9 +115,9 @@ def load(
             given = str(value).strip() if isinstance(value, str | PurePath) else value
             draft.take(name, given, SETTINGS[name].flag, _TEXTS if isinstance(given, str) else _TYPED)
     draft.take_credential(environ)
-    tokens_file = None if private else find_tokens_file(path, environ)
+    tokens_file = None if private else absolute(find_tokens_file(path, environ), directory)
     settings = draft.finished(has_tokens=tokens_file is not None and os.path.exists(tokens_file))
-    again = partial(load, config_file, dict(environ), dict(flags), private=private)
+    again = partial(load, config_file, {**environ, **note(directory)}, dict(flags), private=private)
     warnings = tuple(_warnings(settings, draft.sources, path))
     if (fault := trace_settings.fault(environ)) is not None:
         warnings += (str(fault),)
@@ -175,7 +179,8 @@ _TEXTS: Final[_Validate] = partial(Settings.model_validate_strings, strict=True,
 class _Draft:
     """Settings while their sources are read: values and their sources so far, and all violations so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
         self.sources = dict.fromkeys(SETTINGS, DEFAULT)
         self._values: dict[str, Any] = {}
         self._violations: list[Violation] = []
@@ -214,7 +219,7 @@ class _Draft:
         A bad value is a violation, even where a later source has a good one.
         """
         try:
-            value = getattr(validate({name: given}), name)
+            value = self._with_absolute_paths(getattr(validate({name: given}), name), name)
         except ValidationError as error:
             setting, fault = SETTINGS[name], error.errors()[0]
             sentence = fault["msg"] if fault["type"] == RULE else _sentence(setting, given)
@@ -222,6 +227,9 @@ class _Draft:
             self._unusable.add(name)
         else:
             self._put(name, value, source)
+
+    def _with_absolute_paths(self, value: Any, name: str) -> Any:
+        return str(absolute(value, self._directory)) if value and SETTINGS[name].is_file else value
 
     def take_pools(self, tables: tuple[PoolTable, ...], faults: Iterable[Violation], source: str) -> None:
         """Takes the pools of a source; they replace those of the sources before it."""

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv6Address, ip_address
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeVar, get_args
+from urllib.parse import urlsplit
 
 from pydantic import (
     AliasChoices,
@@ -23,6 +24,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails
 
+from pwgrid.common.grid_url import GridUrl
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.settings import value_types
 from pwgrid.settings.pools import PoolSettings, PoolTable
@@ -130,14 +132,18 @@ class Settings(BaseModel, frozen=True):
     """Allows a listener that other hosts can reach without a token."""
     token: Annotated[value_types.Secret, value_types.VISIBLE] = setting(value_types.Secret(""), "listener", "proxy")
     """Secret that clients must present."""
-    token_file: str = setting("", "listener", "proxy")
+    token_file: value_types.FilePath = setting("", "listener", "proxy")
     """File with the token; only the grid's user should be able to read it."""
     allowed_origins: tuple[value_types.Origin, ...] = setting((), "listener", "proxy")
     """Web pages of these origins may drive the grid."""
     allowed_hosts: tuple[value_types.HostPattern, ...] = setting((), "listener", "proxy")
     """Names under which the grid answers, like *.example.org; empty: on a loopback address loopback names, else any."""
+    advertised_url: value_types.AdvertisedUrl = setting(value_types.SecretUrl(""), "listener", "fixed")
+    """URL of the grid for its clients, like https://grid.example.org/grid behind a reverse proxy."""
     advertised_host: value_types.HostOrNone = setting("", "listener", "fixed")
-    """Host in the endpoints that the grid gives to clients; empty: host."""
+    """Host in the endpoints that the grid gives to clients, where the rest of the URL is as they ask; empty: host."""
+    trusted_proxies: tuple[value_types.TrustedProxy, ...] = setting((), "listener", "proxy")
+    """Reverse proxies whose X-Forwarded-* or Forwarded headers count: addresses, networks, unix for a Unix socket."""
 
     chromium_workers: value_types.Workers = setting(2, "workers", "pool")
     """Chromium workers."""
@@ -211,8 +217,12 @@ class Settings(BaseModel, frozen=True):
     """More command line switches for Chromium."""
     client_guard: Literal["compatible", "strict", "off"] = setting("compatible", "browsers", "worker")
     """Which messages are refused. compatible: what no official client sends; strict: also what harms other sessions."""
-    block_file_urls: bool = setting(False, "browsers", "worker")
-    """Pages cannot go to file:// URLs, with which they read what the grid's user may read."""
+    confine: Literal["auto", "on", "off"] = setting("auto", "browsers", "worker")
+    """The kernel keeps browsers from the host's files (Landlock). auto: if it can; on: else the grid does not start."""
+    browser_read_paths: tuple[value_types.AbsolutePath, ...] = setting((), "browsers", "worker")
+    """Files and directories that confined browsers may read beside those that they need."""
+    block_file_urls: Literal["auto", "on", "off"] = setting("auto", "browsers", "worker")
+    """Pages cannot go to file:// URLs. auto: where the kernel does not keep browsers from the host's files."""
     browser_env: tuple[value_types.Variable, ...] = setting((), "browsers", "worker")
     """Names of environment variables that browsers get, beside the few that they need."""
     launch_timeout: value_types.Interval = setting(60.0, "browsers", "worker")
@@ -248,7 +258,7 @@ class Settings(BaseModel, frozen=True):
     stale_threshold: value_types.Interval = setting(30.0, "lifecycle", "proxy", "worker")
     """A heartbeat older than this is stale."""
     worker_lost_threshold: value_types.Interval = setting(30.0, "lifecycle", "proxy", "worker")
-    """A worker without a master for this time ends; one that is silent so long, or its browser, is killed."""
+    """A worker or proxy without a master for this time ends; one that is silent so long, or a browser, is replaced."""
     detach_grace: value_types.Wait = setting(5.0, "lifecycle", "master")
     """How long a grid that its master left (SIGUSR1) admits clients; without a new master it then drains and ends."""
     max_worker_age: value_types.Limit = setting(0.0, "lifecycle", "master")
@@ -319,10 +329,25 @@ class Settings(BaseModel, frozen=True):
         values = {name: getattr(pool, key) for key, name in _names_of(pool.browser_type).items()}
         return self.model_copy(update=values)
 
+    def advertised(self) -> GridUrl | None:
+        """What ADVERTISED_URL says."""
+        text = self.advertised_url.get_secret_value()
+        return GridUrl.parse(text) if text else None
+
+    def local_url(self) -> GridUrl:
+        """The grid's URL for clients on this host."""
+        return GridUrl(False, reachable(self.host), self.port)
+
     def base_url(self) -> str:
-        """The grid's endpoint for clients, ws://host:port: with the advertised host, else the one it listens on."""
-        host = self.advertised_host or reachable(self.host)
-        return f"ws://[{host}]:{self.port}" if ":" in host else f"ws://{host}:{self.port}"
+        """The grid's ws or wss URL for clients, without a slash at its end: the advertised one, perhaps with a
+        password; else with the advertised host, or the one it listens on."""
+        local = self.local_url()
+        return (self.advertised() or replace(local, host=self.advertised_host or local.host)).web_socket
+
+    def client_url(self) -> str:
+        """The same as clients have to write it: below a path a reverse proxy may know only what has the slash."""
+        url = self.base_url()
+        return f"{url}/" if urlsplit(url).path else url
 
     def longest_wait_s(self) -> float:
         """How long a client may wait for a slot, whatever it asks for."""
@@ -347,8 +372,8 @@ class Settings(BaseModel, frozen=True):
         texts = value if isinstance(value, list) else [value]
         if any(isinstance(each, str) and not each.isprintable() for each in texts):
             raise value_types.rule("must not contain control characters or broken UTF-8")
-        if isinstance(value, str) and setting.choices:
-            return value.lower()
+        if setting.choices:
+            return value_types.one_of(setting.choices, value)
         if isinstance(value, str) and info.mode != "python":
             return value_types.from_text(setting.kind, value)
         return tuple(value) if isinstance(value, list) else value
@@ -390,6 +415,11 @@ class Settings(BaseModel, frozen=True):
                 " or say with ALLOW_PUBLIC=true or --allow-public that everyone may use it"
             )
             yield ("host", "token", "allow_public"), "host", sentence
+        advertised = self.advertised()
+        if advertised and self.advertised_host and advertised.host != self.advertised_host.lower():
+            other = f"{advertised.host}, {sources['advertised_url']}"
+            sentence = f"advertised_url names another host ({other}): make them agree, or leave one of them out"
+            yield ("advertised_url", "advertised_host"), "advertised_host", sentence
 
     def _broken_rules_of_pools(self, sources: Mapping[str, str]) -> Iterator[tuple[Collection[str], str, str]]:
         wanted, name = self.workers_wanted(), "default_browser_type"
@@ -490,6 +520,7 @@ class Setting:
         self.flag = _FLAGS.get(name) or "--" + name.removesuffix("_workers").replace("_", "-")
         self.bounds = next((each for each in info.metadata if isinstance(each, value_types.Bounds)), None)
         self.unit = self.bounds.unit if self.bounds else ""
+        self.is_file = value_types.FILE in info.metadata
         self.choices: tuple[str, ...] = get_args(info.annotation) if self.kind is str else ()
 
     def described(self) -> str:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import ip_network
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import pydantic
@@ -12,6 +13,7 @@ from pydantic import AfterValidator, GetCoreSchemaHandler, ValidationError, Vali
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_wrap_validator_function
 
+from pwgrid.common.grid_url import GridUrl, is_path, without_secrets
 from pwgrid.common.redis_url import problem
 
 T = TypeVar("T")
@@ -74,17 +76,15 @@ class Secret(pydantic.Secret[str]):
         return "***" if self else ""
 
 
-class RedisUrl(Secret):
+class SecretUrl(Secret):
     """A URL that is shown without its password."""
 
     def _display(self) -> str:
-        # Masks up to the last @: a malformed URL must not show its password either.
-        url = self.get_secret_value()
-        start = url.find("://") + 3 if "://" in url else 0
-        userinfo, at, rest = url[start:].rpartition("@")
-        user = userinfo.partition(":")[0] + ":" if ":" in userinfo else ""
-        visible = url[:start] + (user + "***" + at if at else "") + rest
-        return re.sub(r"(?i)([?&][^=&#]*(?:pass|auth|token|secret)[^=&#]*=)[^&#]*", r"\1***", visible)
+        return without_secrets(self.get_secret_value())
+
+
+class RedisUrl(SecretUrl):
+    """The URL of a Redis."""
 
 
 def _text(fault: Callable[[str], str]) -> AfterValidator:
@@ -106,6 +106,25 @@ def _runtime_dir(text: str) -> str:
     if len(text.encode()) > RUNTIME_DIR_BYTES:
         return f"must be at most {RUNTIME_DIR_BYTES} bytes long: Unix sockets lie below it, and their paths are limited"
     return "" if not text or text.startswith("/") else "must be an absolute path"
+
+
+def _advertised_url(text: str) -> str:
+    try:
+        url = GridUrl.parse(text) if text else None
+    except ValueError:
+        url = None
+    if not text or (url and is_path(url.path) and url.userinfo.isascii() and not set("?#") & set(text)):
+        return ""
+    return "must be a URL like https://grid.example.org/grid, without what begins with ? or #, and with a blank as %20"
+
+
+def _trusted_proxy(text: str) -> str:
+    try:
+        if text != "unix":
+            ip_network(text)
+    except ValueError:
+        return "must be addresses like 10.0.0.5, networks like 10.0.0.0/8, or unix, with a blank between two"
+    return ""
 
 
 _WORDS: Final = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
@@ -131,6 +150,15 @@ def from_text(kind: type, text: str) -> object:
     return kind(text) if kind in _PLAIN and _PLAIN[kind].fullmatch(text) else text
 
 
+def one_of(choices: tuple[str, ...], given: object) -> object:
+    """The choice that is meant. Where on and off are choices, what else means true or false is one of them."""
+    meant = given.lower() if isinstance(given, str) else given
+    if meant in choices or "on" not in choices:
+        return meant
+    switched = _WORDS.get(meant) if isinstance(meant, str) else meant
+    return ("on" if switched else "off") if isinstance(switched, bool) else meant
+
+
 Interval = Annotated[float, seconds(0.01)]
 Wait = Annotated[float, seconds(0)]
 Limit = Annotated[float, seconds(0.1, zero_is_off=True)]
@@ -146,9 +174,14 @@ _NO_HOST: Final = "must be a host name or an address (IPv6 without brackets)"
 Host = Annotated[str, like(r"[0-9A-Za-z._:%-]+", _NO_HOST)]
 HostOrNone = Annotated[str, like(r"[0-9A-Za-z._:%-]*", _NO_HOST)]
 VISIBLE: Final = like(r"[!-~]*", "must be visible ASCII characters without spaces")  # for headers and Redis keys
+FILE: Final = "file"
+"""Marks a path that may be relative: `load` makes it absolute."""
+FilePath = Annotated[str, FILE]
 AbsolutePath = Annotated[str, like(r"(/.*)?", "must be an absolute path")]
 RuntimeDir = Annotated[str, _text(_runtime_dir)]
 RedisAddress = Annotated[RedisUrl, _text(lambda text: problem(text) if text else "")]
+AdvertisedUrl = Annotated[SecretUrl, _text(_advertised_url)]
+TrustedProxy = Annotated[str, _text(_trusted_proxy)]
 Origin = Annotated[
     str, like(r"[a-z][a-z0-9+.-]*://[^/\s,]+|null", "must be origins like https://example.org:8443, without a path")
 ]

@@ -19,8 +19,10 @@ from pwgrid.common import trace_settings
 from pwgrid.common.errors import AlreadyRunning, GridError
 from pwgrid.common.redis_faults import FaultKind
 from pwgrid.common.redis_url import shown, user_of
+from pwgrid.common.restricted_exec import abi
 from pwgrid.installed.browsers import SearchPaths, find_for_pool, made_for
 from pwgrid.installed.driver import own_driver
+from pwgrid.installed.landlock import NO_LANDLOCK, is_confined
 from pwgrid.master.listener import why_no_listening
 from pwgrid.master.memory_readings import BROWSER_MIB, MIB, SESSION_MIB, available_mib, own_cgroups, text_of
 from pwgrid.registry import embedded_redis
@@ -64,6 +66,7 @@ def examine(loaded: Loaded) -> Iterator[Finding]:
     fault = find_ffmpeg(places)
     yield Finding("video", "warn", fault, "pwgrid setup --video") if fault else Finding("video", "good", "ffmpeg works")
     yield _sandbox(settings, places.root)
+    yield _confinement(settings)
     yield from _room(settings, places.root)
     yield _redis(loaded)
     yield _port(settings)
@@ -126,6 +129,24 @@ def _sandbox(settings: Settings, root: Path) -> Finding:
     level: Level = "bad" if settings.chromium_sandbox else "warn"
     found = f"{' and '.join(what for what, _ in wrong)}, so Chromium can have none; it is {state}"
     return Finding("sandbox", level, found, "; ".join(to_do for _, to_do in wrong))
+
+
+_SINCE: Final = {2: "moving files", 3: "truncation", 4: "TCP ports", 5: "devices", 6: "signals", 9: "Unix sockets"}
+"""What Landlock can restrict beside files, by the version in which it began."""
+
+
+def _confinement(settings: Settings) -> Finding:
+    """Whether the kernel keeps the host's files from browsers."""
+    version = abi()
+    kernel = "a Linux of 5.13 or later with landlock among its security modules (lsm=), and a container that allows it"
+    if version == 0:
+        level: Level = "bad" if settings.confine == "on" else "warn"
+        return Finding("confinement", level, f"{NO_LANDLOCK}; it is {settings.confine}", kernel)
+    lacking = ", ".join(what for since, what in _SINCE.items() if since > version)
+    found = f"Landlock version {version}" + (f", which does not know of {lacking}" if lacking else "")
+    if not is_confined(settings):
+        return Finding("confinement", "warn", f"{found}; it is off", "unset CONFINE")
+    return Finding("confinement", "good", f"{found}; it is {settings.confine}")
 
 
 def _room(settings: Settings, root: Path) -> Iterator[Finding]:

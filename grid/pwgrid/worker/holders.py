@@ -120,7 +120,8 @@ class Lease(Holder):
     knows it. `told` has the other fields of its record (names, label key)."""
 
     kind = HeldAs.LEASE
-    secret: str
+    digest: str
+    """Of its secret (`digest_of`), which nobody needs to keep: whoever reads leases.json has no lease by that."""
     expires_at: float
     """In Unix seconds."""
     link: int | None = None
@@ -172,7 +173,7 @@ class Lease(Holder):
         """The lease as leases.json has it."""
         return {
             "id": self.id,
-            "secret": self.secret,
+            "secret": self.digest,
             "expiresAt": self.expires_at,
             "told": self.told,
             TOKEN_ID: self.token_id,

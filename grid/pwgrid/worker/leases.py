@@ -6,6 +6,7 @@ The authority for them: Redis mirrors it, and leases.json tells a successor. Cho
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -56,6 +57,8 @@ MOST_ENDED: Final = 100
 
 NEVER_CONNECTED: Final = (EndReason.TOO_LATE, EndReason.HANDSHAKE_REFUSED)
 """So end clients that the browser server got and did not take: too late, or of another Playwright version."""
+
+_DIGEST: Final = "sha256:"
 
 
 @dataclass(slots=True)
@@ -125,7 +128,7 @@ class Leases:
         lease = Lease(
             *(lease_id, str(message["client"])),
             told={str(name): str(value) for name, value in dict(message["told"]).items()},
-            secret=str(message["secret"]),
+            digest=digest_of(str(message["secret"])),
             expires_at=float(message["expiresAt"]),
             token_id=str(message.get(TOKEN_ID, "")),
             link=link,
@@ -332,7 +335,7 @@ class Leases:
                 *(each["id"], each["client"], each["startedAt"]),
                 is_served=True,
                 told=each["told"],
-                secret=each["secret"],
+                digest=_digest_in(each),
                 expires_at=each["expiresAt"],
                 token_id=each.get(TOKEN_ID, ""),  # a predecessor of an earlier version knows none
             )
@@ -357,4 +360,15 @@ class Leases:
 
 
 def _may_come(lease: Lease, client: OfferedClient) -> bool:
-    return compare_digest(lease.secret.encode(), client.secret.encode())
+    return compare_digest(lease.digest, digest_of(client.secret))
+
+
+def digest_of(secret: str) -> str:
+    """What a secret is recognised by. It has 192 random bits, which nobody guesses: one round of a hash is enough."""
+    return _DIGEST + hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _digest_in(entry: Mapping[str, Any]) -> str:
+    """The digest in an entry of leases.json; a worker of an earlier version has written the secret itself."""
+    written = str(entry["secret"])
+    return written if written.startswith(_DIGEST) else digest_of(written)

@@ -27,6 +27,7 @@ from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import CODE_CACHE
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last
 from pwgrid.worker.admission import Admission
+from pwgrid.worker.browser.confinement import Identity, replaced
 from pwgrid.worker.browser.health import Asked, BrowserHealth, HealthTimes
 from pwgrid.worker.browser.launch import LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer
@@ -134,6 +135,7 @@ class Worker:
             live_view=boot.directory / "live.sock" if settings.live_view else None,
             code_cache=boot.runtime / CODE_CACHE,
         )
+        files = spec.confinement.of_host() if spec.confinement else {}
         self.admission.sessions.server = server = await BrowserServer.start(
             spec,
             boot.ipc,
@@ -143,6 +145,8 @@ class Worker:
         )
         self._has_browser_server(server)
         self.admission.open()
+        if files:
+            self._background_tasks.start(self._tell_when_outdated(files), "host files watch")
 
     async def _enter(self) -> None:
         """Registers and serves. A spare serves only when the master or a selection says so, or a session is offered."""
@@ -286,6 +290,8 @@ class Worker:
                 self._drain.hurry()
         elif name == "serve":
             self._serve.set()
+        elif name == "open_log":
+            logging.open_again(self.settings.log_file)
         elif name == "end_session":
             self.admission.sessions.end(str(data["sessionId"]), Reason(EndReason.ENDED_BY_OPERATOR))
         else:
@@ -323,6 +329,16 @@ class Worker:
         self.admission.all_ended("grid", EndReason.HUNG)
         self._stop_s = 0.0
         self._fail(Reason(WorkerEnd.BROWSER_SERVER_HUNG), 0.0, EndReason.HUNG)
+
+    async def _tell_when_outdated(self, files: Mapping[str, Identity]) -> None:
+        """Has the master replace this worker when another file is where one of these was: the kernel knows files by
+        their inodes, so the browser may not read that one, /etc/resolv.conf for example."""
+        while True:
+            await asyncio.sleep(self.settings.heartbeat_interval)
+            if path := replaced(files):
+                log.info("host_file_replaced", path=path)
+                self.control.event("outdated", {"reason": Reason(WorkerEnd.HOST_FILE, path).as_data()})
+                return
 
     async def _end_when_browser_hangs(self, health: BrowserHealth) -> None:
         """Fails the worker when its browser hangs. Its browser server lives, and tells the clients why they end."""

@@ -29,6 +29,9 @@ _LISTENING: Final = (
     click.option("--token/--no-token", default=None, help="Whether clients need a token, which is made. [they do]"),
     click.option("--no-start", is_flag=True, help="Make everything, but do not start it."),
 )
+_CONF: Final = click.option(
+    "--conf", type=click.Path(path_type=Path), help="supervisord's own configuration, if not in a usual place."
+)
 
 
 @click.group()
@@ -52,10 +55,7 @@ def install_systemd(**options: Any) -> None:
 
 
 @install.command("supervisor")
-@with_options((*_ASKING, *_LISTENING))
-@click.option(
-    "--conf", type=click.Path(path_type=Path), help="supervisord's own configuration, if not in a usual place."
-)
+@with_options((*_ASKING, *_LISTENING, _CONF))
 def install_supervisor(**options: Any) -> None:
     """Makes program, system user, settings, token, log and its rotation for supervisord, and starts the grid."""
     _install("supervisor", **options)
@@ -64,8 +64,8 @@ def install_supervisor(**options: Any) -> None:
 @click.command()
 @click.argument("manager", type=click.Choice(_MANAGERS))
 @click.option("--purge", is_flag=True, help="Also remove files that were changed since, and what the grid has written.")
-@with_options(_ASKING)
-def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -> None:
+@with_options((*_ASKING, _CONF))
+def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool, conf: Path | None) -> None:
     """Ends the grid and removes exactly what `pwgrid install` has made.
 
     Live sessions have DRAIN_TIMEOUT. A file that was changed since stays and is named, unless --purge.
@@ -73,6 +73,8 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
     from pwgrid.cli.install.installation import InstallOptions, InstallPaths
     from pwgrid.cli.install.make_and_remove import RECORD, Record, Removal
 
+    if conf is not None and manager != "supervisor":
+        raise click.UsageError("--conf: it is supervisord's")
     _check_root(user=user, dry_run=dry_run)
     places = InstallPaths.of(user=user)
     record = Record.read(places.config)
@@ -84,7 +86,7 @@ def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool) -
             )
         return
     removal = Removal(record, places.own, purge=purge)
-    installed = _kind(manager)(InstallOptions(user=user), record)
+    installed = _kind(manager)(InstallOptions(user=user, conf=conf), record)
     ending, afterwards = installed.stop(), installed.forget()
     lines = [*map(str, ending), *removal.described(), *map(str, afterwards)]
     if not _agreed(f"pwgrid uninstall {manager}", [f"  {line}" for line in lines], dry_run=dry_run, yes=yes):

@@ -127,8 +127,11 @@ class Service:
     def status_note(self) -> str:
         """How to see the status: by the link on PATH if that leads to this installation."""
         found = on_path(self.command[0])
-        command = (found,) if found is not None else self.command
-        return f"status     {'sudo ' if self.user else ''}{shlex.join(command)} status"
+        return self.status_by(("sudo",) if self.user else (), (found,) if found is not None else self.command)
+
+    def status_by(self, user: tuple[str, ...], command: tuple[str, ...]) -> str:
+        """How to see it as that user. The port is named, since another grid may run here."""
+        return f"status     {shlex.join((*user, *command, 'status', '--port', str(self.port)))}"
 
 
 class Installation(ABC):

@@ -79,7 +79,7 @@ class Supervisord(Installation):
 
     def notes(self) -> Sequence[str]:
         service, ctl = self._service, shlex.join(_supervisorctl(self._conf).argv)
-        as_user = f"status     sudo -u {service.user} {shlex.join(service.command)} status"
+        as_user = service.status_by(("sudo", "-u", service.user), service.command)
         found = [
             f"settings   {service.config}, then {ctl} signal HUP pwgrid",
             f"log        {service.log}, or {ctl} tail -f pwgrid",
@@ -92,7 +92,7 @@ class Supervisord(Installation):
 
     def stop(self) -> Sequence[Command]:
         """None where the user that the grid runs as is gone."""
-        conf = Path(self._before.options["conf"])
+        conf = self._conf_before
         if not conf.is_file() or not _program_file(conf).exists():  # without its configuration supervisord was removed
             return []
         command = (*by_path(), "stop", "--port", str(self._before.options["port"]))
@@ -106,12 +106,21 @@ class Supervisord(Installation):
 
     def forget(self) -> Sequence[Command]:
         """Their failure does not matter: supervisord may not run, or not know the program."""
-        conf = Path(self._before.options["conf"])
-        return [_supervisorctl(conf, "update", _PROGRAM, accepted=range(256))]
+        return [_supervisorctl(self._conf_before, "update", _PROGRAM, accepted=range(256))]
 
     def _options(self) -> dict[str, Any]:
         conf = str(self._conf)
         return super()._options() | {"conf": conf}
+
+    @cached_property
+    def _conf_before(self) -> Path:
+        """Raises GridError for another one than that of the earlier installation, unless that has moved."""
+        recorded = Path(self._before.options["conf"])
+        if self._asked.conf is None:
+            return recorded
+        if self._asked.conf.resolve() != recorded and recorded.is_file():
+            raise GridError(f"--conf: the grid was installed under the supervisord of {recorded}")
+        return self._conf
 
     @cached_property
     def _conf(self) -> Path:

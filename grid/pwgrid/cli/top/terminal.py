@@ -19,6 +19,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from pwgrid.cli.standard_streams import OutputError
+
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _HANDLED: Final = (*_ENDING, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 _PIECES_S: Final = 0.05
@@ -99,7 +101,7 @@ class Terminal:
 
     def leave(self) -> None:
         """Undoes `enter`. Idempotent; harmless on a terminal that is gone."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OutputError):
             self._live.stop()
         with contextlib.suppress(termios.error):
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)

@@ -13,6 +13,7 @@ RECYCLES: Final = (
     WorkerEnd.MEMORY,
     WorkerEnd.AGE,
     WorkerEnd.CANARY,
+    WorkerEnd.HOST_FILE,
     WorkerEnd.CONFIGURATION,
     WorkerEnd.UPGRADE,
     WorkerEnd.OPERATOR,

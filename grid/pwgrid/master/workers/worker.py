@@ -43,6 +43,7 @@ from pwgrid.runtime.process_identity import find_process
 log = structlog.get_logger()
 
 _STOPPING: Final = Reason(WorkerEnd.NOT_SAID, "stopping")
+_OUTDATED: Final = Reason(WorkerEnd.HOST_FILE)
 _ASKED_TO_END: Final = Reason(WorkerEnd.NOT_SAID, "asked to end")
 
 
@@ -238,16 +239,20 @@ class Worker:
                 self.launched = validate_reports.launched(data)
                 self._write_file()
                 self.shared.learn_trees.arm(now)  # the browser's processes while they are still below the worker
-            case {"t": "event", "name": "canary" | "errors" as name, "data": data}:
-                self._count(name, data)
+            case {"t": "event", "name": "canary" | "errors" | "outdated" as name, "data": data}:
+                self._note(name, data)
             case {"t": "event", "name": name, "data": data} if name in REPORTS:
                 self._says(name, data)
             case {"t": "event", "name": name}:
                 log.warning("event_unknown", worker=self.worker_id, name=name)
 
-    def _count(self, name: str, data: Frame) -> None:
-        """Count the tries of its browser, or errors in its browser server."""
+    def _note(self, name: str, data: Frame) -> None:
+        """Count the tries of its browser, or errors in its browser server; have it replaced if its browser may not read
+        a file that it needs."""
         tally = self.pool.tally
+        if name == "outdated":
+            self.mark(self.recycle or Reason.read(data.get("reason"), _OUTDATED))
+            return
         if name == "canary":
             tally.tried(validate_reports.seconds(data.get("s")) or 0.0, is_well=bool(data.get("ok")))
             return

@@ -13,6 +13,7 @@ from pwgrid.proxy.api.errors import HANDLERS, problems
 from pwgrid.proxy.api.grid import health_routes, operator_routes, pool_command_routes
 from pwgrid.proxy.api.leases import lease_routes
 from pwgrid.proxy.api.metrics import RequestCounts, Requests, metrics_route
+from pwgrid.proxy.api.requests_as_sent import RequestsAsSent
 from pwgrid.proxy.api.requests_without_route import UsualRequests, WithoutRoute
 from pwgrid.proxy.api.roles_and_body_limits import check_all_name_a_role
 from pwgrid.proxy.api.sessions import session_routes
@@ -30,6 +31,7 @@ def create_app(grid: Services, access: Access) -> FastAPI:
         description="A grid of real Playwright browsers on one host.",
         docs_url=None,  # FastAPI's own pages take their files from another host
         redoc_url=None,
+        servers=[{"url": "."}],  # where this description is, perhaps below the path of a reverse proxy
         openapi_url=None,  # its own route would check no Host
         redirect_slashes=False,  # a redirect goes to the Host that the request names
         exception_handlers=HANDLERS,
@@ -37,6 +39,7 @@ def create_app(grid: Services, access: Access) -> FastAPI:
     requests = Requests()
     app.add_middleware(UsualRequests)
     app.add_middleware(RequestCounts, counted=requests)
+    app.add_middleware(RequestsAsSent, access=access)  # the last one added gets a request first
     app.state.access = access
     takes_token = {
         "dependencies": [Depends(HTTPBearer(auto_error=False))],

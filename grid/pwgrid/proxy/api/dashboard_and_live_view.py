@@ -20,7 +20,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.tasks import first_of
-from pwgrid.proxy.api.roles_and_body_limits import address_of, identify
+from pwgrid.proxy.api.requests_as_sent import arrival_of
+from pwgrid.proxy.api.roles_and_body_limits import identify
 from pwgrid.proxy.api.sessions import find_session
 from pwgrid.proxy.dashboard.feed import Page
 from pwgrid.proxy.policy.access import Identity
@@ -80,7 +81,7 @@ def live_routes(grid: Services) -> APIRouter:
         reader, writer = await _open_view(grid, who(socket), session_id)
         try:
             await socket.accept()
-            log.info("session_viewed", session=session_id, by=address_of(socket))
+            log.info("session_viewed", session=session_id, by=str(arrival_of(socket)))
             await first_of(relay(socket, reader, writer), _until_refused(partial(who, socket)))
         finally:
             writer.close()

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.proxy.api import models
 from pwgrid.proxy.policy.refusal import Refusal, registry_away
-from pwgrid.proxy.select.queue import ClientGone
+from pwgrid.proxy.select.claim import ClientGone
 
 log = structlog.get_logger()
 

@@ -4,10 +4,11 @@ from typing import Final
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from pwgrid.proxy.api.dashboard_and_docs_files import file_of_dashboard
 from pwgrid.proxy.api.errors import refused
+from pwgrid.proxy.api.requests_as_sent import arrival_of
 from pwgrid.proxy.api.roles_and_body_limits import OPEN_TO_ALL
 from pwgrid.proxy.policy.connect_request import CONNECT_HINT
 from pwgrid.proxy.policy.refusal import Refusal
@@ -22,9 +23,21 @@ async def hint(request: Request) -> Response:
     """Answers requests that are no WebSocket upgrade: a browser at / gets the dashboard, all others a hint."""
     # fetch() and command line tools ask for no HTML.
     wants_page = request.method != "POST" and "text/html" in request.headers.get("accept", "").lower()
-    if request.url.path == "/" and wants_page:
-        return file_of_dashboard("index.html", request)
+    if request.scope["path"] == "/" and wants_page:
+        return file_of_dashboard("index.html", request) if _ends_in_slash(request) else _with_slash(request)
     return refused(Refusal(426, CONNECT_HINT, headers=(("Upgrade", "websocket"), ("Connection", "Upgrade"))))
+
+
+def _ends_in_slash(request: Request) -> bool:
+    raw_path: bytes = request.scope["raw_path"]
+    return raw_path.endswith(b"/")
+
+
+def _with_slash(request: Request) -> Response:
+    """Redirects from the path below which a reverse proxy serves the grid to where the page's relative links are right.
+    It names no host."""
+    query = f"?{request.url.query}" if request.url.query else ""
+    return RedirectResponse(f"{arrival_of(request).prefix}/{query}")
 
 
 @router.get("/json")
@@ -36,4 +49,5 @@ async def endpoint() -> dict[str, str]:
 @router.get("/json/version")
 async def devtools_endpoint(request: Request) -> dict[str, str]:
     """Sends clients of the DevTools protocol to an endpoint that tells them that the grid does not speak it."""
-    return {"webSocketDebuggerUrl": str(request.url.replace(scheme="ws", path="/"))}
+    query = f"?{request.url.query}" if request.url.query else ""
+    return {"webSocketDebuggerUrl": f"{arrival_of(request).endpoint}/{query}"}

@@ -14,33 +14,29 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from websockets.datastructures import Headers
 
+from pwgrid.proxy.api.requests_as_sent import arrival_of
 from pwgrid.proxy.policy.access import Access, Identity
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.proxy.select.queue import ClientGone
+from pwgrid.proxy.select.claim import ClientGone
 
 MAX_BODY_BYTES: Final = 16 * 1024
 BODY_S: Final = 10.0
 """How long a whole body may take to arrive."""
 
 
-def address_of(client: HTTPConnection) -> str:
-    """Returns the client's host and port for the log; a Unix socket has none."""
-    return f"{client.client.host}:{client.client.port}" if client.client else "unknown"
-
-
 def identify(connection: HTTPConnection, *, from_own_page: bool) -> Identity:
     """Returns who asks, by a request or a WebSocket. Raises Refusal for those who may not use the grid."""
     headers, parameters = Headers(connection.headers.items()), connection.query_params.multi_items()
-    peer = connection.client.host if connection.client else ""
-    local = connection.scope.get("server")
-    return _access(connection).check(headers, parameters, local, peer, from_own_page=from_own_page)
+    local, arrival = connection.scope.get("server"), arrival_of(connection)
+    return _access(connection).check(headers, parameters, local, arrival, from_own_page=from_own_page)
 
 
 def check_open(connection: HTTPConnection) -> None:
     """For what asks for no token. Raises Refusal for a Host that is no name of the grid."""
     # Load balancers check health with HTTP/1.0, which has no Host.
     if "host" in connection.headers or connection.scope.get("http_version") != "1.0":
-        _access(connection).check_host(Headers(connection.headers.items()), connection.scope.get("server"))
+        headers = Headers(connection.headers.items())
+        _access(connection).check_host(headers, connection.scope.get("server"), arrival_of(connection))
 
 
 def check_client(connection: HTTPConnection) -> Identity:

@@ -17,15 +17,16 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request
 
 from pwgrid.common.reasons import EndReason, OfferRefusal
+from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.proxy.client_traces import Attempt, attempting
 from pwgrid.proxy.connect.gateway import SUCCESSOR_S, Gateway
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, clear_marks, may_be_served
 from pwgrid.proxy.connect.http_or_upgrade import parse_head
-from pwgrid.proxy.policy.access import Address
+from pwgrid.proxy.policy.arrival import Address, Arrival
 from pwgrid.proxy.policy.connect_request import ConnectRequest, LeasePath, browser_server_headers, decide
 from pwgrid.proxy.policy.refusal import Refusal, no_capacity, no_such_lease
 from pwgrid.proxy.policy.session_caps import caps_of
-from pwgrid.proxy.select.queue import ClientGone, Ticket
+from pwgrid.proxy.select.claim import Claim, ClientGone
 from pwgrid.registry import records
 from pwgrid.tokens.tokens import OPERATORS_TOKEN
 
@@ -35,8 +36,9 @@ MAX_EARLY_BYTES: Final = 64 * 1024
 """What a client may send after its head before a browser server reads (a correct client waits for its 101). Binary
 bytes may be fewer: JSON writes a control character as six (`MAX_OFFER_BYTES`)."""
 
-Peer = tuple[str, int] | None
-"""A client's address and port; None if it has left, or is on a Unix socket."""
+
+Served = tuple[str, float]
+"""The worker that has the client, and since when (time.monotonic())."""
 
 
 class ConnectingClient(asyncio.Protocol):
@@ -50,8 +52,10 @@ class ConnectingClient(asyncio.Protocol):
         self._server_state = server_state
         self._loop = asyncio.get_running_loop()
         self._has_head = False
-        self._ticket: Ticket | None = None
+        self._claim: Claim | None = None
         self._early = b""
+        self._passed_on: Mapping[str, object] = {}
+        """What a worker gets of this client."""
         self._is_gone = False
         self._attempt: Attempt | None = None
 
@@ -59,7 +63,8 @@ class ConnectingClient(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
-        self._peer: Peer = transport.get_extra_info("peername") or None
+        self._peer: tuple[str, int] | None = transport.get_extra_info("peername") or None  # a Unix socket has none
+        self._arrival = Arrival(*(self._peer or ())[:2])
         self._server_state.connections.add(self)  # type: ignore[arg-type]
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -87,8 +92,8 @@ class ConnectingClient(asyncio.Protocol):
     def _client_went(self) -> None:
         # Ends only a wait in line. A lease or handoff under way is finished first, so that nothing of it is left.
         self._is_gone = True
-        if self._ticket is not None:
-            self._gateway.selector.queue.abandon(self._ticket)
+        if self._claim is not None:
+            self._gateway.selector.queue.abandon(self._claim)
 
     # From here on one task: decision, slot, handoff
 
@@ -103,29 +108,30 @@ class ConnectingClient(asyncio.Protocol):
             self._gateway.figures.abandoned += 1
             self._transport.abort()
         except Exception as error:  # noqa: BLE001 - after a bug here the client must not wait for ever
-            log.error("upgrade_failed", error=repr(error), client=_text(self._peer))
+            log.error("upgrade_failed", error=repr(error), client=str(self._arrival))
             self._transport.abort()
 
     async def _decide(self, request: Request) -> None:
         """Serves the client, or raises what it gets instead."""
-        peer = self._peer[0] if self._peer else ""
-        wanted = decide(request, self._gateway.policy(), _address(self._transport.get_extra_info("sockname")), peer)
+        local, gateway = _address(self._transport.get_extra_info("sockname")), self._gateway
+        self._arrival = gateway.access.arrivals.of(request.headers.get_all, self._peer, local)
+        wanted = decide(request, gateway.policy(), local, self._arrival)
         if isinstance(wanted, LeasePath):  # its worker decides, even while the grid takes no others
             await self._serve_with_lease(wanted, request.headers)
-        elif (closed := self._gateway.closed()) is not None:
+        elif (closed := gateway.closed()) is not None:
             raise closed
         else:
             await self._serve(wanted, request.headers)
 
     async def _serve(self, wanted: ConnectRequest, headers: Headers) -> None:
-        """Leases a slot and hands the client over; if the worker does not take it, tries another one."""
+        """Takes a slot and hands the client over."""
         gateway = self._gateway
-        ticket = self._ticket = Ticket(
-            session_id=secrets.token_hex(8),
+        claim = self._claim = Claim(
+            kind=HeldAs.SESSION,
             browser_type=wanted.browser_type,
             pool=gateway.roster.pool_of(wanted.worker_id) or wanted.pool,
             playwright_version=wanted.playwright_version,
-            client=_text(self._peer),
+            client=str(self._arrival),
             deadline=self._loop.time() + gateway.settings.worker_select_timeout,
             worker_id=wanted.worker_id,
             fields=_fields(wanted),
@@ -135,35 +141,40 @@ class ConnectingClient(asyncio.Protocol):
             caps=caps_of(gateway.settings, wanted.identity, label=wanted.label_key, run=wanted.name),
             refusal=partial(gateway.access.revoked, wanted.identity),
         )
-        wanted.identity.check_pool(ticket.pool)
+        wanted.identity.check_pool(claim.pool)
         if wanted.worker_id is not None:
             await gateway.selector.check_endpoint(wanted.browser_type, wanted.worker_id, wanted.endpoint_path)
-        passed_on = self._passed_on(headers) | self._told_of(ticket)
+        self._passed_on = self._passed_on_of(headers) | _told_of(claim)
         if self._attempt is not None:
-            self._attempt.asks(ticket)
-        while True:
-            worker_id = await gateway.slot(ticket, self._attempt)
-            since = time.monotonic()
-            try:
-                served_at = await self._offer_if_allowed(worker_id, ticket, passed_on)
-            except (ClientGone, Refusal):
-                await gateway.selector.give_back(ticket)
-                raise
-            except HandoffFailure as failure:
-                if await self._is_served_all_the_same(ticket, worker_id, failure):
-                    log.warning("handed_off_unconfirmed", worker=worker_id, session=ticket.session_id)
-                    served_at = time.monotonic()
-                    break
-                gateway.figures.retried += 1
-                self._transport.resume_reading()
-            else:
-                gateway.figures.phases[ticket.browser_type, ticket.pool].handoff.observe(max(0.0, served_at - since))
-                log.debug("handed_off", session=ticket.session_id)
-                break
-        self._let_go(worker_id, ticket.session_id, served_at)
+            self._attempt.asks(claim)
+        worker_id, served_at = await gateway.place(claim, self, self._attempt)
+        self._let_go(worker_id, claim.session_id, served_at)
         if wanted.ignored_options:
             gateway.figures.options_ignored += 1
-            log.info("launch_options_ignored", session=ticket.session_id, options=",".join(wanted.ignored_options))
+            log.info("launch_options_ignored", session=claim.session_id, options=",".join(wanted.ignored_options))
+
+    # Its delivery, for Gateway.place
+
+    async def offer(self, worker_id: str) -> Served:
+        claim = self._claim
+        assert claim is not None
+        since = time.monotonic()
+        served_at = await self._offer(worker_id, claim.session_id)
+        phases = self._gateway.figures.phases[claim.browser_type, claim.pool]
+        phases.handoff.observe(max(0.0, served_at - since))
+        log.debug("handed_off", session=claim.session_id)
+        return worker_id, served_at
+
+    async def taken_all_the_same(self, worker_id: str, failure: HandoffFailure) -> Served | None:
+        if await may_be_served(self._sock, failure):
+            log.warning("handed_off_unconfirmed", worker=worker_id)
+            return worker_id, time.monotonic()
+        if self._transport.is_closing():
+            raise ClientGone
+        self._transport.resume_reading()
+        return None
+
+    # A client with a lease
 
     async def _serve_with_lease(self, lease: LeasePath, headers: Headers) -> None:
         """Hands the client over to the worker of its lease. It takes no slot of its own."""
@@ -171,7 +182,7 @@ class ConnectingClient(asyncio.Protocol):
         worker = gateway.roster.workers.get(lease.worker_id)
         if worker is not None and worker.browser_type != lease.browser_type:
             raise no_such_lease()
-        passed_on = {**self._passed_on(headers), "lease": [lease.lease_id, lease.secret]}
+        self._passed_on = {**self._passed_on_of(headers), "lease": [lease.lease_id, lease.secret]}
         if self._attempt is not None:
             self._attempt.asks_of(worker)
         until = self._loop.time() + SUCCESSOR_S
@@ -179,14 +190,14 @@ class ConnectingClient(asyncio.Protocol):
         while True:
             session_id = secrets.token_hex(8)
             try:
-                served_at = await self._offer(lease.worker_id, session_id, passed_on)
+                served_at = await self._offer(lease.worker_id, session_id)
                 break
             except HandoffFailure as failure:
                 if await may_be_served(self._sock, failure):
                     served_at = time.monotonic()
                     break
                 ids = {"worker": lease.worker_id, "lease": lease.lease_id, "session": session_id}
-                log.info("handoff_failed", **ids, reason=failure.reason)
+                log.info("offer_failed", **ids, reason=failure.reason)
                 self._transport.resume_reading()
                 # In use after a try that was left unanswered: by this very client.
                 reason = reason if reason and failure.reason == OfferRefusal.IN_USE else failure.reason
@@ -196,30 +207,25 @@ class ConnectingClient(asyncio.Protocol):
                     raise _lease_not_served(reason, ended, is_known=is_known) from None
         self._let_go(lease.worker_id, session_id, served_at, lease.lease_id)
 
-    def _passed_on(self, headers: Headers) -> dict[str, object]:
+    # Both
+
+    def _passed_on_of(self, headers: Headers) -> dict[str, object]:
         """Returns what any worker gets of this client."""
         sent_on = browser_server_headers(headers, compression=self._may_compress())
-        passed_on: dict[str, object] = {"client": _text(self._peer), "headers": sent_on}
+        passed_on: dict[str, object] = {"client": str(self._arrival), "headers": sent_on}
         if self._attempt is not None:
             passed_on["trace"] = self._attempt.traceparent()
         return passed_on
 
-    @staticmethod
-    def _told_of(ticket: Ticket) -> dict[str, object]:
-        """Returns what the worker gets of a client without a lease, beside that."""
-        token_id = "" if ticket.token == OPERATORS_TOKEN else ticket.token_id  # a browser server gets it, too
-        told = {"told": ticket.told() if ticket.fields else {}, records.TOKEN_ID: token_id}
-        return {name: value for name, value in told.items() if value}
-
     def _may_compress(self) -> bool:
         """Whether the client may use permessage-deflate: as COMPRESSION says; for `auto`, not from this host itself."""
-        setting, peer = self._gateway.settings.compression, self._peer
+        setting, client = self._gateway.settings.compression, self._arrival.client
         if setting != "auto":
             return setting == "on"
-        if not peer or peer[0].startswith("127."):
+        if not client or client.startswith("127."):
             return False
         local = self._transport.get_extra_info("sockname")
-        return bool(local and peer[0] != local[0])
+        return bool(local and client != local[0])
 
     def _let_go(self, worker_id: str, session_id: str, served_at: float, lease_id: str | None = None) -> None:
         """Counts a client that is served, or may be, and closes this copy of its socket."""
@@ -228,14 +234,7 @@ class ConnectingClient(asyncio.Protocol):
         if self._attempt is not None:
             self._attempt.served(worker_id, session_id=session_id, lease_id=lease_id, at=served_at)
 
-    async def _offer_if_allowed(self, worker_id: str, ticket: Ticket, passed_on: Mapping[str, object]) -> float:
-        """As `_offer`. Raises the refusal of a client whose token was revoked since it was checked: this process may
-        have been frozen."""
-        if (refusal := ticket.refusal()) is not None:
-            raise refusal
-        return await self._offer(worker_id, ticket.session_id, passed_on)
-
-    async def _offer(self, worker_id: str, session_id: str, passed_on: Mapping[str, object]) -> float:
+    async def _offer(self, worker_id: str, session_id: str) -> float:
         """Offers the client to the worker. Returns since when its browser server has it. Raises HandoffFailure,
         ClientGone, or Refusal for an offer that is too large."""
         if self._is_gone or self._transport.is_closing():
@@ -244,7 +243,7 @@ class ConnectingClient(asyncio.Protocol):
         self._transport.pause_reading()
         self._sock = self._transport.get_extra_info("socket")
         clear_marks(self._sock)
-        request = {**passed_on, "early": self._early.decode("latin-1")}
+        request = {**self._passed_on, "early": self._early.decode("latin-1")}
         since = time.monotonic()
         try:
             served_at = await self._gateway.handoffs.offer(worker_id, session_id, request, self._sock)
@@ -256,30 +255,22 @@ class ConnectingClient(asyncio.Protocol):
             self._attempt.offered("handoff", since, served_at, worker_id, None)
         return served_at
 
-    async def _is_served_all_the_same(self, ticket: Ticket, worker_id: str, failure: HandoffFailure) -> bool:
-        """Returns whether the client of a failed handoff is served nevertheless. If not, gives the slot back, so that
-        another worker can be tried."""
-        selector = self._gateway.selector
-        log.info("handoff_failed", worker=worker_id, session=ticket.session_id, reason=failure.reason)
-        selector.not_taken(ticket, worker_id, failure.reason)
-        if await may_be_served(self._sock, failure):
-            return True
-        await selector.give_back(ticket)
-        ticket.take_another_id()  # the old one may be on record as ended
-        if self._transport.is_closing():
-            raise ClientGone
-        return False
-
     def _refuse(self, refusal: Refusal) -> None:
         """Counts, logs and sends the refusal, and closes the connection."""
         self._gateway.figures.refused += 1
         self._gateway.figures.note_refusal(refusal)
-        host = self._peer[0] if self._peer else "unknown"
-        self._gateway.refusal_log.note(refusal, host, _text(self._peer))
+        self._gateway.refusal_log.note(refusal, self._arrival.client or "unknown", str(self._arrival))
         if not self._transport.is_closing():
             self._transport.write(refusal.response())
             self._transport.write_eof()  # a frozen worker's copy of the socket would keep it open
             self._transport.close()
+
+
+def _told_of(claim: Claim) -> dict[str, object]:
+    """Returns what the worker gets of a client without a lease, beside that."""
+    token_id = "" if claim.token == OPERATORS_TOKEN else claim.token_id  # a browser server gets it, too
+    told = {"told": claim.told() if claim.fields else {}, records.TOKEN_ID: token_id}
+    return {name: value for name, value in told.items() if value}
 
 
 def _lease_not_served(reason: str, ended: str | None, *, is_known: bool) -> Refusal:
@@ -309,7 +300,3 @@ def _address(name: tuple[str, int] | tuple[str, int, int, int] | str | None) -> 
     if isinstance(name, tuple):
         return name[0], name[1]
     return (name, None) if name else None
-
-
-def _text(peer: Peer) -> str:
-    return f"{peer[0]}:{peer[1]}" if peer else "unknown"

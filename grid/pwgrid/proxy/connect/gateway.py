@@ -1,11 +1,15 @@
-"""What all connects and borrows share: the policy, the wait for a slot, the refusal while the grid takes nobody, the
-figures. Knows no single client."""
+"""What all connects and borrows share: the policy, the way to a slot, the refusal while the grid takes nobody, the
+figures."""
+
+from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
+
+import structlog
 
 from pwgrid.proxy.client_traces import Attempt, ClientTraces
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures, Pool, Waited
@@ -18,7 +22,7 @@ from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, no_capacity, sto
 from pwgrid.proxy.policy.session_caps import cap_reached
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster
-from pwgrid.proxy.select.queue import ClientGone, Ticket
+from pwgrid.proxy.select.claim import Claim, ClientGone
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.settings.model import Settings
 
@@ -28,9 +32,24 @@ SUCCESSOR_S: Final = 5.0
 SUCCESSOR_LOOK_S: Final = 0.05
 
 
+log = structlog.get_logger()
+
+Delivered = TypeVar("Delivered", covariant=True)
+
+
+class Delivery(Protocol[Delivered]):
+    """How a claim's worker gets what the slot is for: a client's socket, or the terms of a lease."""
+
+    async def offer(self, worker_id: str) -> Delivered:
+        """Raises HandoffFailure if the worker does not take it, or does not answer; Refusal or ClientGone."""
+
+    async def taken_all_the_same(self, worker_id: str, failure: HandoffFailure) -> Delivered | None:
+        """Returns what `offer` would have, if the worker has taken it nevertheless."""
+
+
 @dataclass(slots=True)
 class Gateway:
-    """What all connects and borrows share."""
+    """Places claims of every kind in one loop: `place`."""
 
     settings: Settings
     roster: Roster
@@ -66,12 +85,36 @@ class Gateway:
             )
         return self._policy
 
-    async def slot(self, ticket: Ticket, attempt: Attempt | None = None) -> str:
-        """Waits for a slot for this ticket, and tells `attempt` of the wait. Returns its worker's id. Raises Refusal
+    async def place(self, claim: Claim, delivery: Delivery[Delivered], attempt: Attempt | None = None) -> Delivered:
+        """Takes a slot for the claim, and has it delivered; where its worker does not take it, tries another one. Tells
+        `attempt` of each step. Raises Refusal or ClientGone, with no slot taken."""
+        while True:
+            worker_id = await self.slot(claim, attempt)
+            try:
+                if (refusal := claim.refusal()) is not None:  # this process may have been frozen meanwhile
+                    raise refusal
+                try:
+                    return await delivery.offer(worker_id)
+                except HandoffFailure as failure:
+                    log.info("offer_failed", worker=worker_id, **claim.named, reason=failure.reason)
+                    self.selector.not_taken(claim, worker_id, failure.reason)
+                    if (delivered := await delivery.taken_all_the_same(worker_id, failure)) is not None:
+                        return delivered
+                if claim.abandoned:
+                    raise ClientGone
+            except (ClientGone, Refusal):
+                await self.selector.give_back(claim)
+                raise
+            await self.selector.give_back(claim)
+            claim.take_another_id()
+            self.figures.retried += 1
+
+    async def slot(self, claim: Claim, attempt: Attempt | None = None) -> str:
+        """Waits for a slot for this claim, and tells `attempt` of the wait. Returns its worker's id. Raises Refusal
         or ClientGone."""
         since, waited = time.monotonic(), Waited.REFUSED
         try:
-            worker_id = await self.selector.queue.acquire(ticket)
+            worker_id = await self.selector.queue.acquire(claim)
             waited = Waited.SERVED
             return worker_id
         except ClientGone:
@@ -79,17 +122,17 @@ class Gateway:
             raise
         except Refusal as refusal:
             if refusal.reason is RefusalReason.WAITED_TOO_LONG:
-                if at_cap := await self.selector.caps_reached(ticket):
-                    raise cap_reached(at_cap[0], ticket.caps[at_cap[0]], refusal) from None
-                if (reason := await self.readiness.shortage(ticket.pool)) is not None:
+                if at_cap := await self.selector.caps_reached(claim):
+                    raise cap_reached(at_cap[0], claim.caps[at_cap[0]], refusal) from None
+                if (reason := await self.readiness.shortage(claim.pool)) is not None:
                     raise no_capacity(reason) from None
             raise
         finally:
             # In the next turn of the loop, so that the handoff comes first.
             waited_s = time.monotonic() - since
             loop = asyncio.get_running_loop()
-            selection_s = ticket.selection_s if waited is Waited.SERVED else None
-            pool, stood_in_line = (ticket.browser_type, ticket.pool), ticket.granted is not None
+            selection_s = claim.selection_s if waited is Waited.SERVED else None
+            pool, stood_in_line = (claim.browser_type, claim.pool), claim.granted is not None
             loop.call_soon(self._note_wait, pool, waited, waited_s, selection_s, stood_in_line)
             if attempt is not None:
                 loop.call_soon(attempt.waited, since, waited_s, selection_s)

@@ -2,6 +2,7 @@
 bounds on heads and on idle connections, and with the grid's own refusals."""
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any, Final
 
@@ -27,7 +28,8 @@ _END_OF_HEAD: Final = b"\r\n\r\n"
 _UPGRADE: Final = b"\r\nupgrade: websocket\r\n"
 _WEBSOCKET: Final = b"websocket"
 _LIVE: Final = b"/v1/live"
-_GET_LIVE: Final = b"GET " + _LIVE
+_DASHBOARD_TARGET: Final = re.compile(rb"[^?]*/v1/live(?:[/?]|$)")
+"""Whatever path a reverse proxy serves the grid below: of a client the grid knows no path that ends so."""
 
 
 class IdleConnections:
@@ -376,11 +378,11 @@ def parts_of(head: bytes) -> Iterator[tuple[str, int]]:
 
 def is_dashboard_head(head: bytes) -> bool:
     """Whether a request with this head is for `/v1/live` or below it. Fast for all other requests."""
-    return head.startswith(_GET_LIVE) and is_dashboard_target(head[4 : head.find(b" ", 4)])
+    return _LIVE in head and is_dashboard_target(head[4 : head.find(b" ", 4)])
 
 
 def is_dashboard_target(target: bytes) -> bool:
-    return target.startswith(_LIVE) and target[len(_LIVE) : len(_LIVE) + 1] in (b"", b"?", b"/")
+    return _DASHBOARD_TARGET.match(target) is not None
 
 
 class DashboardSocketProtocol(WebSocketsSansIOProtocol):
@@ -399,8 +401,10 @@ class DashboardSocketProtocol(WebSocketsSansIOProtocol):
             self.transport.close()
 
     def handle_connect(self, event: Request) -> None:
-        """Called for the head. uvicorn raises for a target that is not ASCII, and nobody would hear of it."""
+        """Called for the head. uvicorn raises for a target that is not ASCII, and nobody would hear of it. It passes
+        names of header fields on as they are, and the application looks for those in lower case, as ASGI has them."""
         if event.path.isascii():
+            event.headers = Headers((name.lower(), value) for name, value in event.headers.raw_items())
             super().handle_connect(event)
 
     async def send(self, message: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 
 from websockets.datastructures import Headers
 
+from pwgrid.proxy.policy.arrival import Address, Arrival, Arrivals
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.settings.model import is_loopback
 from pwgrid.tokens.tokens import NO_TOKENS, OPERATORS_TOKEN, Role, Tokens, operators_token_id
@@ -38,8 +39,11 @@ _HOST: Final = re.compile(
     r"(\[[0-9A-Fa-f:.%]+\]|[^\x00-\x20\x7f\[\]:/?#@\\,]*)(?::\d*)?"
 )  # RFC 9110 7.2, RFC 3986 3.2.2
 
-Address = tuple[str, int | None] | None
-"""Host and port; for a Unix socket its path and None."""
+
+ONE_HOST: Final = "a request names one host in its Host header"
+
+DIRECT: Final = Arrival()
+"""A request without a reverse proxy, from whom does not matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +120,14 @@ class Access:
     """ALLOWED_HOSTS."""
     own_hosts: frozenset[str] = frozenset()
     """Names by which the grid advertises itself."""
+    own_origins: frozenset[str] = frozenset()
+    """Where the dashboard is, besides under the Host that its requests name."""
     loopback_listeners: frozenset[Address] = frozenset()
     tokens: Callable[[], Tokens] = lambda: NO_TOKENS
     """Returns the present tokens of `pwgrid token`."""
     is_closed: bool = False
     """Whether the grid asks for a token even if none exists: other hosts reach it, and no setting allows that."""
+    arrivals: Arrivals = field(default_factory=Arrivals)
     failed: FailedLogins = field(default_factory=FailedLogins)
     is_token_replaced: Callable[[], bool] = lambda: False
     """Whether a reload has given the grid another `token`, and another proxy serves with that."""
@@ -132,26 +139,26 @@ class Access:
         headers: Headers,
         parameters: Iterable[tuple[str, str]],
         local: Address,
-        peer: str = "",
+        arrival: Arrival = DIRECT,
         *,
         from_own_page: bool = False,
     ) -> Identity:
-        """Returns who asks. Raises Refusal if the request may not be served. `local` is the address that the client has
-        connected to, `peer` the client's host. `from_own_page`: the dashboard may make this request, too."""
-        self.check_host(headers, local)
-        identity = self._identify(headers, parameters, peer)
-        own = self._own_origins(headers) if from_own_page else frozenset()
+        """Returns who asks. Raises Refusal if the request may not be served. `local` is the address that it has come
+        to. `from_own_page`: the dashboard may make this request, too."""
+        self.check_host(headers, local, arrival)
+        identity = self._identify(headers, parameters, arrival.client)
+        own = self._own_origins(headers, arrival) if from_own_page else frozenset()
         check_origin(headers, self.allowed_origins | own)
         return identity
 
-    def _own_origins(self, headers: Headers) -> frozenset[str]:
-        """Returns the origins of the dashboard under the request's Host; none if the Host is a name that somebody else
-        may have pointed at the grid's address (DNS rebinding)."""
-        given = headers["host"]
+    def _own_origins(self, headers: Headers, arrival: Arrival) -> frozenset[str]:
+        """Returns the origins of the dashboard under the Host that its client has asked for, if that is no name that
+        somebody else may have pointed at the grid's address (DNS rebinding)."""
+        given = arrival.host or headers["host"]
         name = _name_in(given) or ""
         named = self.allowed_hosts - {"*"} | self.own_hosts
         is_ours = _is_address(name) or _is_loopback_name(name) or _is_one_of(name, named)
-        return frozenset({f"http://{given}", f"https://{given}"} if is_ours else ())
+        return self.own_origins | ({f"http://{given}", f"https://{given}"} if is_ours else set())
 
     def _identify(self, headers: Headers, parameters: Iterable[tuple[str, str]], peer: str) -> Identity:
         """Returns the identity of the request's token. Raises Refusal(401), or 429 after too many wrong tokens."""
@@ -204,15 +211,22 @@ class Access:
     def _asks_for_one(self, tokens: Tokens) -> bool:
         return bool(self.token or tokens.are_there or self.is_closed)
 
-    def check_host(self, headers: Headers, local: Address) -> None:
-        """Raises Refusal if the Host is no name of the grid. A web page may point its own name at the grid's address
-        (DNS rebinding), and would then read the answers as those of its own site.
+    def check_host(self, headers: Headers, local: Address, arrival: Arrival = DIRECT) -> None:
+        """Raises Refusal if the Host is no name of the grid, or the one that the client has asked a reverse proxy for.
+        A web page may point its own name at the grid's address (DNS rebinding), and would then read the answers as
+        those of its own site; it can send the fields of a reverse proxy, too.
 
         A literal address in the Host is safe: no page can redefine it.
         """
         given = headers.get_all("host")
-        if len(given) != 1 or (name := _name_in(given[0])) is None:
-            raise Refusal(400, "a request names one host in its Host header")
+        if len(given) != 1:
+            raise Refusal(400, ONE_HOST)
+        for each in (*given, *([arrival.host] if arrival.host else ())):
+            self._check_host(each, local)
+
+    def _check_host(self, given: str, local: Address) -> None:
+        if (name := _name_in(given)) is None:
+            raise Refusal(400, ONE_HOST)
         if _is_one_of(name, self.allowed_hosts | self.own_hosts) or _is_loopback_name(name):
             return
         if local not in self.loopback_listeners and (not self.allowed_hosts or _is_address(name)):

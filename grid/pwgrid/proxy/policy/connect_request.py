@@ -13,7 +13,8 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
-from pwgrid.proxy.policy.access import ANYBODY, Access, Address, Identity, check_origin
+from pwgrid.proxy.policy.access import ANYBODY, DIRECT, Access, Identity, check_origin
+from pwgrid.proxy.policy.arrival import Address, Arrival
 from pwgrid.proxy.policy.choose_pool import asked_browser_type, asked_pool, choose_pool
 from pwgrid.proxy.policy.label_match import OfferedLabels
 from pwgrid.proxy.policy.refusal import CLIENT_URL, Refusal, bad_handshake, nothing_at
@@ -95,16 +96,17 @@ class ConnectRequest:
     """The pool's label key that serves `labels`."""
 
 
-def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> ConnectRequest | LeasePath:
+def decide(request: Request, policy: Policy, local: Address, arrival: Arrival = DIRECT) -> ConnectRequest | LeasePath:
     """Returns what this upgrade request asks for, or the lease that it comes with. Raises Refusal.
 
-    `local` is the address that the client has connected to, `peer` the client's host.
+    `local` is the address that it has come to.
     """
     path, _, query = request.path.partition("?")
+    path = arrival.without_prefix(path)
     headers, parameters = request.headers, parse_qsl(query, keep_blank_values=True)
     if (lent := _LEASE_PATH.fullmatch(path)) is not None:
-        return _with_lease(request, policy, local, lent)
-    identity = policy.access.check(headers, parameters, local, peer)
+        return _with_lease(request, policy, lent, local, arrival)
+    identity = policy.access.check(headers, parameters, local, arrival)
     _check_handshake(request)
     version = _client_version(headers)
     if version is not None and policy.versions and version not in policy.versions:
@@ -136,9 +138,9 @@ def decide(request: Request, policy: Policy, local: Address, peer: str = "") -> 
     return ConnectRequest(offered.browser_type, pool, version, worker_id, endpoint_path, ignored, identity, *said)
 
 
-def _with_lease(request: Request, policy: Policy, local: Address, lent: re.Match[str]) -> LeasePath:
+def _with_lease(request: Request, policy: Policy, lent: re.Match[str], local: Address, arrival: Arrival) -> LeasePath:
     """Decides for a client with a lease. The secret in its path replaces a token, and its version is not checked."""
-    policy.access.check_host(request.headers, local)
+    policy.access.check_host(request.headers, local, arrival)
     check_origin(request.headers, policy.access.allowed_origins)
     _check_handshake(request)
     named, client = lent["type"], _client_browser(request.headers)

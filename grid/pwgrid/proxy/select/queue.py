@@ -1,83 +1,23 @@
 """The lines in which clients wait for slots. Runs take turns; events wake the lines, nothing polls. Owns no socket."""
 
 import asyncio
-import secrets
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Hashable
 from typing import TypeVar
 
 from pwgrid.common.session_lifecycle import HeldAs
-from pwgrid.common.types import BrowserType
 from pwgrid.proxy.policy.fair_line import FairLine, Party, Waiting
 from pwgrid.proxy.policy.refusal import line_full, waited_in_vain
-from pwgrid.registry.records import CAPS
+from pwgrid.proxy.select.claim import Claim, ClientGone
 from pwgrid.settings.model import Settings
 
 Key = TypeVar("Key", bound=Hashable)
 
 
-class ClientGone(Exception):
-    """The client left before it was served."""
-
-
-@dataclass(slots=True, eq=False)
-class Ticket:
-    """One client's request for a slot. `excluded` are the ids of workers that have refused it for good, or lost it."""
-
-    session_id: str
-    browser_type: BrowserType
-    pool: str
-    playwright_version: str | None
-    client: str
-    deadline: float
-    """Seconds of the event loop's clock."""
-    worker_id: str | None = None
-    fields: Mapping[str, str] = field(default_factory=dict)
-    """Optional fields of the session's record."""
-    excluded: set[str] = field(default_factory=set)
-    run: str = ""
-    """The client's name for its run; "" for none."""
-    token: str = ""
-    """The name of the client's token; "" for none."""
-    token_id: str = ""
-    borrows: bool = False
-    """Whether it asks for a lease: BORROW_QUEUE_MAX and BORROW_QUEUE_MAX_PER_RUN bound these."""
-    caps: Mapping[str, int] = field(default_factory=dict)
-    """How many sessions may live at once, like {"run:nightly": 5}; while a cap is reached, the client waits."""
-    refusal: Callable[[], Exception | None] = lambda: None
-    """Returns why the client may not have a slot any more. The queue asks when it is the client's turn."""
-    granted: asyncio.Future[str] | None = None
-    abandoned: bool = False
-    selection_s: float = 0.0
-    """How long the registry took for its last answer; 0 where the worker was chosen without it."""
-    chosen_locally: bool = False
-    """Whether its worker was chosen without Redis, which has no slot to take back then."""
-
-    @property
-    def party(self) -> Party:
-        return Party(self.token, self.run)
-
-    def told(self) -> dict[str, str]:
-        """Returns what the worker is told: owner, names and caps, for a record that Redis does not have."""
-        return {**self.fields, CAPS: ",".join(self.caps)} if self.caps else {**self.fields}
-
-    @property
-    def kind(self) -> HeldAs:
-        return HeldAs.LEASE if self.borrows else HeldAs.SESSION
-
-    def take_another_id(self) -> None:
-        self.session_id = secrets.token_hex(8)
-
-    def eligible_as(self) -> Hashable:
-        """At one moment the registry has the same answer for all tickets for which this is equal."""
-        return self.playwright_version, self.worker_id, frozenset(self.excluded), frozenset(self.caps)
-
-
 class Queue:
     """A line for each pool.
 
-    `select` leases a slot for a ticket and returns its worker's id, or None; `give_back` takes back the lease of a
+    `select` leases a slot for a claim and returns its worker's id, or None; `give_back` takes back the lease of a
     client that has left. Of the settings MAX_QUEUE bounds all lines together; BORROW_QUEUE_MAX bounds clients that
     borrow in one line, and BORROW_QUEUE_MAX_PER_RUN those of the same run there. Calls `on_change` whenever a client
     joins or leaves a line.
@@ -85,15 +25,15 @@ class Queue:
 
     def __init__(
         self,
-        select: Callable[[Ticket], Awaitable[str | None]],
-        give_back: Callable[[Ticket], Awaitable[None]],
+        select: Callable[[Claim], Awaitable[str | None]],
+        give_back: Callable[[Claim], Awaitable[None]],
         settings: Settings,
     ) -> None:
         self._select = select
         self.give_back = give_back
         self._settings = settings
         self.on_change: Callable[[], None] = lambda: None
-        self._lines: defaultdict[str, FairLine[Ticket]] = defaultdict(FairLine)
+        self._lines: defaultdict[str, FairLine[Claim]] = defaultdict(FairLine)
         self._borrowing: Counter[tuple[str, Party | None]] = Counter()
         """How many clients that borrow wait in a pool's line: all (None), and of each party."""
         self._capped: Counter[str] = Counter()
@@ -124,23 +64,23 @@ class Queue:
         """Returns the pools for which clients wait."""
         return [pool for pool, line in self._lines.items() if line]
 
-    async def acquire(self, ticket: Ticket) -> str:
+    async def acquire(self, claim: Claim) -> str:
         """Waits for a slot, and returns its worker's id. Raises Refusal or ClientGone."""
-        ticket.granted, ticket.selection_s, ticket.chosen_locally = None, 0.0, False  # it may be its second try
+        claim.granted, claim.selection_s, claim.chosen_locally = None, 0.0, False  # it may be its second try
         has_asked = False
-        if self._refusal is None and not self._paused and not self._lines.get(ticket.pool):
+        if self._refusal is None and not self._paused and not self._lines.get(claim.pool):
             wakes = self._wakes
-            slot = await self._select(ticket)
+            slot = await self._select(claim)
             if slot is not None:
                 return slot
             # A slot, or room under a cap, may come free between the registry's answer and the place in line.
             has_asked = wakes == self._wakes
-        return await self._wait(ticket, has_asked=has_asked)
+        return await self._wait(claim, has_asked=has_asked)
 
-    def abandon(self, ticket: Ticket) -> None:
+    def abandon(self, claim: Claim) -> None:
         """Ends the wait of a client that has left. A lease that is on its way is given back."""
-        ticket.abandoned = True
-        self._end_wait(ticket, ClientGone())
+        claim.abandoned = True
+        self._end_wait(claim, ClientGone())
 
     def wake(self, pool: str | None = None) -> None:
         """Serves a line, or all, since a slot may have come free. Cheap when nobody waits."""
@@ -167,68 +107,69 @@ class Queue:
 
     def refuse(self, pool: str, refusal: Exception) -> None:
         """Ends all waits in the line of this pool with `refusal`."""
-        for ticket in list(self._lines[pool]):
-            self._end_wait(ticket, refusal)
+        for claim in list(self._lines[pool]):
+            self._end_wait(claim, refusal)
 
     def reopen(self) -> None:
         """Undoes `close`."""
         self._refusal = None
 
-    async def _wait(self, ticket: Ticket, *, has_asked: bool) -> str:
+    async def _wait(self, claim: Claim, *, has_asked: bool) -> str:
         if self._refusal is not None:
             raise self._refusal
-        if ticket.abandoned:  # while the registry was asked
+        if claim.abandoned:  # while the registry was asked
             raise ClientGone
-        self._join(ticket)
+        self._join(claim)
         granted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        ticket.granted = granted
+        claim.granted = granted
         if not has_asked:
-            # Redis tells of a free slot only after a selection that found none: ask once for this ticket, too, although
+            # Redis tells of a free slot only after a selection that found none: ask once for this claim, too, although
             # others wait before it.
-            self.wake(ticket.pool)
+            self.wake(claim.pool)
         try:
-            async with asyncio.timeout_at(ticket.deadline):
+            async with asyncio.timeout_at(claim.deadline):
                 return await granted
         except TimeoutError:
             if not granted.cancelled():
                 return granted.result()  # granted, or refused, in the very turn of the deadline
-            if (line := self._lines[ticket.pool]) and ticket in line:
-                length, position = len(line), line.position(ticket)
-                raise waited_in_vain(self._settings, ticket.pool, length, position, borrows=ticket.borrows) from None
+            if (line := self._lines[claim.pool]) and claim in line:
+                length, position = len(line), line.position(claim)
+                borrows = claim.kind is HeldAs.LEASE
+                raise waited_in_vain(self._settings, claim.pool, length, position, borrows=borrows) from None
             raise self._refusal or ClientGone from None  # refused or abandoned right behind it
         finally:
-            self._leave(ticket)
+            self._leave(claim)
 
-    def _join(self, ticket: Ticket) -> None:
+    def _join(self, claim: Claim) -> None:
         """Raises Refusal if as many clients wait as may."""
-        line, pool, party, settings = self._lines[ticket.pool], ticket.pool, ticket.party, self._settings
+        line, pool, party, settings = self._lines[claim.pool], claim.pool, claim.party, self._settings
         bounds = [("grid", self.waiting(), settings.max_queue)]
-        if ticket.borrows:
+        if claim.kind is HeldAs.LEASE:
             bounds.append(("pool", self._borrowing[pool, None], settings.borrow_queue_max))
-            if ticket.run:
+            if claim.run:
                 bounds.append(("run", self._borrowing[pool, party], settings.borrow_queue_max_per_run))
         for limit, waiting, most in bounds:
             if waiting >= most:
-                raise line_full(pool, ticket.run, limit, most, len(line), line.position_of_next(party))
-        line.join(ticket, party, ticket.eligible_as())
-        self._count(ticket, 1)
+                raise line_full(pool, claim.run, limit, most, len(line), line.position_of_next(party))
+        line.join(claim, party, claim.eligible_as())
+        self._count(claim, 1)
 
-    def _leave(self, ticket: Ticket) -> None:
-        if self._lines[ticket.pool].leave(ticket):
-            self._count(ticket, -1)
+    def _leave(self, claim: Claim) -> None:
+        if self._lines[claim.pool].leave(claim):
+            self._count(claim, -1)
 
-    def _end_wait(self, ticket: Ticket, why: Exception) -> None:
-        self._leave(ticket)
-        if ticket.granted is not None and not ticket.granted.done():
-            ticket.granted.set_exception(why)
+    def _end_wait(self, claim: Claim, why: Exception) -> None:
+        self._leave(claim)
+        if claim.granted is not None and not claim.granted.done():
+            claim.granted.set_exception(why)
 
-    def _count(self, ticket: Ticket, by: int) -> None:
+    def _count(self, claim: Claim, by: int) -> None:
         self.on_change()
-        if ticket.caps:
-            _add(self._capped, ticket.pool, by)
-        if ticket.borrows:
-            _add(self._borrowing, (ticket.pool, None), by)
-            _add(self._borrowing, (ticket.pool, ticket.party), by)
+        if claim.caps:
+            _add(self._capped, claim.pool, by)
+        if claim.kind is HeldAs.LEASE:
+            _add(self._borrowing, (claim.pool, None), by)
+            _add(self._borrowing, (claim.pool, claim.party), by)
 
     async def _serve(self, pool: str) -> None:
         try:
@@ -238,22 +179,22 @@ class Queue:
         finally:
             del self._serving[pool]
 
-    async def _serve_once(self, line: FairLine[Ticket]) -> None:
+    async def _serve_once(self, line: FairLine[Claim]) -> None:
         hopeless: set[Hashable] = set()
-        while not self._paused and (ticket := line.first(hopeless)) is not None:
-            if (refusal := ticket.refusal()) is not None:
-                self._end_wait(ticket, refusal)
+        while not self._paused and (claim := line.first(hopeless)) is not None:
+            if (refusal := claim.refusal()) is not None:
+                self._end_wait(claim, refusal)
                 continue
-            kind = line.kind(ticket)
-            slot = await self._select(ticket)
+            kind = line.kind(claim)
+            slot = await self._select(claim)
             if slot is None:
                 hopeless.add(kind)
-            elif ticket.granted is None or ticket.granted.done():  # the client gave up while the registry leased
-                await self.give_back(ticket)
+            elif claim.granted is None or claim.granted.done():  # the client gave up while the registry leased
+                await self.give_back(claim)
             else:
-                line.serve(ticket)
-                self._count(ticket, -1)
-                ticket.granted.set_result(slot)
+                line.serve(claim)
+                self._count(claim, -1)
+                claim.granted.set_result(slot)
                 await asyncio.sleep(0)  # so that its handoff comes before the next selection
 
 

@@ -13,7 +13,8 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.policy.refusal import Refusal, registry_away
 from pwgrid.proxy.roster import Roster
-from pwgrid.proxy.select.queue import Queue, Ticket
+from pwgrid.proxy.select.claim import Claim
+from pwgrid.proxy.select.queue import Queue
 from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S, WorkerHealth
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
@@ -25,7 +26,7 @@ LEASE_S: Final = 2 * HANDOFF_TIMEOUT_S
 
 
 class Selector:
-    """Selects workers for tickets, and has the queue of clients that wait. `lost` are the ids of workers that are gone;
+    """Selects workers for claims, and has the queue of clients that wait. `lost` are the ids of workers that are gone;
     the caller changes it. Links tell `health` what they notice of workers."""
 
     def __init__(self, settings: Settings, registry: Registry, roster: Roster, lost: Collection[str]) -> None:
@@ -39,51 +40,51 @@ class Selector:
         """Workers of all pools for selections without Redis, those whose turn it is first; the one that was chosen last
         is at the end."""
 
-    async def select(self, ticket: Ticket) -> str | None:
-        """Leases a slot for the ticket, and returns its worker's id. Returns None when no worker has one."""
-        settings, pool = self._settings, self._roster.pools.get(ticket.pool)
+    async def select(self, claim: Claim) -> str | None:
+        """Leases a slot for the claim, and returns its worker's id. Returns None when no worker has one."""
+        settings, pool = self._settings, self._roster.pools.get(claim.pool)
         since = time.monotonic()
         try:
             worker_id = await self._registry.select(
-                ticket.browser_type,
-                kind=ticket.kind,
+                claim.browser_type,
+                kind=claim.kind,
                 max_concurrent=pool.slots if pool else settings.max_concurrent_sessions,
                 max_lifetime=pool.lifetime if pool else settings.max_lifetime_sessions,
-                session_id=ticket.session_id,
+                session_id=claim.session_id,
                 lease_s=LEASE_S,
-                client=ticket.client,
-                exclude=ticket.excluded | self.health.not_to_choose(),
-                version=ticket.playwright_version,
-                worker_id=ticket.worker_id,
-                pool=ticket.pool,
-                fields=ticket.fields,
-                caps=ticket.caps,
+                client=claim.client,
+                exclude=claim.excluded | self.health.not_to_choose(),
+                version=claim.playwright_version,
+                worker_id=claim.worker_id,
+                pool=claim.pool,
+                fields=claim.fields,
+                caps=claim.caps,
             )
         except RegistryUnavailable as error:
             if not self._without_redis:
                 self._without_redis = True
                 log.warning("selecting_without_redis", error=str(error))
-            return self.select_without_redis(ticket)
+            return self.select_without_redis(claim)
         self._without_redis = False
-        ticket.selection_s = time.monotonic() - since
+        claim.selection_s = time.monotonic() - since
         return worker_id
 
-    def select_without_redis(self, ticket: Ticket) -> str | None:
-        """Returns the id of the next worker that may have a slot, or None. Takes no lease, and gives the ticket another
+    def select_without_redis(self, claim: Claim) -> str | None:
+        """Returns the id of the next worker that may have a slot, or None. Takes no lease, and gives the claim another
         session id: each worker admits by its own slots, as always.
 
         A session that begins so gets its record, with owner and names, once Redis is back, from what its worker was
         told.
         """
-        excluded = ticket.excluded | self.health.not_to_choose()
+        excluded = claim.excluded | self.health.not_to_choose()
         fit = {
             worker.worker_id
             for worker in self._roster.workers.values()
-            if (worker.pool, worker.browser_type) == (ticket.pool, ticket.browser_type)
+            if (worker.pool, worker.browser_type) == (claim.pool, claim.browser_type)
             and worker.status == "available"
             and worker.worker_id not in excluded
-            and ticket.worker_id in (None, worker.worker_id)
-            and ticket.playwright_version in (None, worker.playwright_version)
+            and claim.worker_id in (None, worker.worker_id)
+            and claim.playwright_version in (None, worker.playwright_version)
         }
         if not fit:
             return None
@@ -93,25 +94,24 @@ class Selector:
         order.remove(chosen)
         self._turn = [*order, chosen]
         # Redis may still lease a slot for the old id after the caller gave up: this session needs another id.
-        ticket.take_another_id()
-        ticket.chosen_locally, ticket.selection_s = True, 0.0
+        claim.take_another_id()
+        claim.chosen_locally, claim.selection_s = True, 0.0
         return chosen
 
-    async def caps_reached(self, ticket: Ticket) -> list[str]:
-        """Returns which of the ticket's caps are full."""
+    async def caps_reached(self, claim: Claim) -> list[str]:
+        """Returns which of the claim's caps are full."""
         with contextlib.suppress(RegistryUnavailable):
-            return await self._registry.reached(ticket.caps) if ticket.caps else []
+            return await self._registry.reached(claim.caps) if claim.caps else []
         return []
 
-    async def give_back(self, ticket: Ticket) -> None:
-        """Gives back the slot of a ticket whose handoff failed, if Redis has leased one."""
-        if ticket.chosen_locally:
+    async def give_back(self, claim: Claim) -> None:
+        """Gives back the slot of a claim whose handoff failed, if Redis has leased one."""
+        if claim.chosen_locally:
             return
         try:
-            await self._registry.rollback(ticket.session_id, ticket.kind)
+            await self._registry.rollback(claim.session_id, claim.kind)
         except RegistryUnavailable as error:
-            held = {ticket.kind.value: ticket.session_id}
-            log.warning("slot_freed_when_lease_expires", **held, error=str(error))
+            log.warning("slot_freed_when_lease_expires", **claim.named, error=str(error))
 
     async def check_endpoint(self, browser_type: BrowserType, worker_id: str, path: str) -> None:
         """Raises Refusal unless the path, which names the worker, has the secret of its registered endpoint."""
@@ -119,7 +119,9 @@ class Selector:
             endpoint = await self._registry.endpoint(browser_type, worker_id)
         except RegistryUnavailable as error:
             raise registry_away(error) from None
-        if endpoint is None or not hmac.compare_digest(urlsplit(endpoint).path.encode(), path.encode()):
+        # The registered one may have the path of ADVERTISED_URL before that.
+        registered = urlsplit(endpoint or "").path.encode()[-len(path.encode()) :]
+        if endpoint is None or not hmac.compare_digest(registered, path.encode()):
             raise Refusal(404, "there is no such worker (any more): take a current wsEndpoint, or none at all")
 
     def roster_changed(self) -> None:
@@ -128,8 +130,8 @@ class Selector:
         if self._without_redis:
             self.queue.wake()  # there may be a new worker, of which Redis cannot tell
 
-    def not_taken(self, ticket: Ticket, worker_id: str, reason: str) -> None:
-        """Called when a worker has not taken the ticket's client: it is not chosen for that again, unless it may take
+    def not_taken(self, claim: Claim, worker_id: str, reason: str) -> None:
+        """Called when a worker has not taken the claim's client: it is not chosen for that again, unless it may take
         the client later."""
         if not self.health.refused(worker_id, reason):
-            ticket.excluded.add(worker_id)
+            claim.excluded.add(worker_id)

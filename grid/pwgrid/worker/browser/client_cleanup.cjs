@@ -11,6 +11,7 @@ const { setTimeout: sleep } = require('node:timers/promises');
 
 const { ENDS_THE_SESSION, isWellFormed, judge, judgeNavigation } = require('./message_guard.cjs');
 const { INTERNAL_ERROR } = require('./session.cjs');
+const { SessionDirectories } = require('./session_directories.cjs');
 
 const GOING_GRACE_MS = 5_000; // for a browser that a client has told to end
 const END_LIMIT_MS = 5_000; // for what a client has under way when it goes; then its contexts are closed all the same
@@ -284,9 +285,8 @@ class Client {
     this.madeOverCdp.clear();
     if (undone.length)
       await Promise.race([Promise.allSettled(undone), sleep(END_LIMIT_MS, null, { ref: false })]);
-    // Most have made no file: one system call says so, and fs.promises.rm takes three turns through Node's threads.
-    if (this.directory && fs.existsSync(this.directory))
-      await fs.promises.rm(this.directory, { recursive: true, force: true }).catch(console.error);
+    if (this.directory)
+      await this.clients.directories.giveBack(this.directory).catch(console.error);
     byDirectory.delete(this.directory);
   }
 }
@@ -304,7 +304,7 @@ class Clients {
     this.running = new AsyncLocalStorage(); // the client that is being admitted, or whose message is being dispatched
     this.navigates = false; // its navigations are judged
     this.listeners = new Set(); // for the browser's end, as far as it is known whose they are
-    this.lastDirectory = 0;
+    this.directories = new SessionDirectories(options.sessionsDirectory);
     this.byDirectory = new Map(); // clients that have one
     this.wrapDispatcher(playwright._connection.toImpl(playwright._connection));
     this.wrapSpawn();
@@ -465,7 +465,7 @@ class Clients {
     if (!client)
       return base;
     if (!client.directory) {
-      client.directory = path.join(base, `session-${++this.lastDirectory}`);
+      client.directory = this.directories.take();
       this.byDirectory.set(client.directory, client);
     }
     return client.directory;

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from pwgrid.common.launch_failure import BrowserLaunchError
+from pwgrid.installed import landlock
 from pwgrid.installed.browsers import FoundBrowser
 from pwgrid.installed.driver import own_driver
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
+from pwgrid.worker.browser.confinement import Confinement, Directories
 from pwgrid.worker.browser.health import HealthTimes
 from pwgrid.worker.close_texts import close_texts
 
@@ -66,9 +68,21 @@ class LaunchSpec:
     def socket_path(self) -> Path:
         return self.directory / "browser.sock"
 
+    @property
+    def directories(self) -> Directories:
+        return Directories(self.directory)
+
+    @property
+    def confinement(self) -> Confinement | None:
+        """What Node and the browser may use of the host's files; None where they are not confined."""
+        if not landlock.is_confined(self.settings):
+            return None
+        return Confinement(self.settings, self.browser, self.pool.args, self.environment(), self.directories)
+
     def options(self, playwright_core: Path) -> str:
         """The launcher's options, as JSON."""
-        settings, pool = self.settings, self.pool
+        settings, pool, confinement = self.settings, self.pool, self.confinement
+        refuses_files = settings.block_file_urls == "on" or (settings.block_file_urls == "auto" and not confinement)
         is_shared_chromium = self.browser.browser_type == "chromium" and settings.max_concurrent_sessions > 1
         return json.dumps(
             {
@@ -90,7 +104,13 @@ class LaunchSpec:
                 "signAfterS": HealthTimes.of(settings).sign_s,
                 "slots": settings.max_concurrent_sessions,
                 "clientGuard": settings.client_guard,
-                "blockFileUrls": settings.block_file_urls,
+                "blockFileUrls": refuses_files,
+                "beforeBrowser": confinement.before_browser() if confinement else [],
+                "browserEnvironment": {
+                    "TMPDIR": str(self.directories.browser),
+                    **(confinement.variables() if confinement else {}),
+                },
+                "sessionsDirectory": str(self.directories.sessions),
                 "liveView": str(self.live_view) if self.live_view else "",
                 "codeCache": str(self.code_cache) if self.code_cache else "",
                 "closeTexts": close_texts(settings),
@@ -102,12 +122,7 @@ class LaunchSpec:
         named = self.settings.browser_env
         kept = {name: value for name, value in os.environ.items() if _NEEDED.fullmatch(name) or name in named}
         own = {name: value.get_secret_value() for name, value in self.pool.env.items()}
-        return {**kept, **own, "TMPDIR": str(temporary(self.directory))}
-
-
-def temporary(directory: Path) -> Path:
-    """The TMPDIR of the browser server with this directory: processes that have it are killed with it."""
-    return directory / "tmp"
+        return {**kept, **own, "TMPDIR": str(self.directories.node)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +143,23 @@ def spawn(spec: LaunchSpec, ipc_child: socket.socket) -> subprocess.Popen[bytes]
             spec.browser.browser_type,
         )
     driver = own_driver()
+    spec.directories.make(spec.settings.max_concurrent_sessions)
+    if spec.code_cache is not None:
+        spec.code_cache.mkdir(mode=0o700, exist_ok=True)
     environment = {
         **spec.environment(),
         "NODE_CHANNEL_FD": str(ipc_child.fileno()),
         "NODE_CHANNEL_SERIALIZATION_MODE": "json",
         "PWGRID_LAUNCH": spec.options(driver.core),
     }
-    temporary(spec.directory).mkdir(mode=0o700, exist_ok=True)
+    sockets = [spec.socket_path, *([spec.live_view] if spec.live_view else [])]
+    confinement = spec.confinement
+    confined = (
+        confinement.before_node(driver.node, driver.core, LAUNCHER, sockets, spec.code_cache) if confinement else []
+    )
     ipc_child.setblocking(False)
     return subprocess.Popen(
-        [driver.node, "--no-warnings", str(LAUNCHER)],
+        [*confined, driver.node, "--no-warnings", str(LAUNCHER)],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -29,6 +29,7 @@ const { BrowserHealth } = require('./browser_health.cjs');
 const { BrowserMessages } = require('./browser_messages.cjs');
 const { CertificatePorts } = require('./certificate_ports.cjs');
 const { Clients } = require('./client_cleanup.cjs');
+const { confineProcesses } = require('./confined_processes.cjs');
 const { ErrorCounts } = require('./error_counts.cjs');
 const { serveLiveView } = require('./live_view.cjs');
 const { INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
@@ -51,6 +52,12 @@ let closedIdx = 0;
 let written = Promise.resolve(); // done when the last message is written
 const errors = new ErrorCounts(say);
 const home = { options, isStopping: () => stopping !== null, onOver }; // what every session gets
+
+// ws takes the path of a socket from a URL as it stands there, where a blank is %20, and ends it at the first colon. By way of
+// the open directory every path can be written. O_PATH is none of Node's constants.
+const O_PATH = 0o10000000;
+const socketDirectory = fs.openSync(path.dirname(options.socketPath), O_PATH);
+const socketUrl = `ws+unix:///proc/self/fd/${socketDirectory}/${path.basename(options.socketPath)}`;
 
 // ---------------------------------------------------------------------------------------------------------------- IPC
 
@@ -182,6 +189,7 @@ async function launch() {
   wrapListening();
   if (options.channel.startsWith('moz-firefox'))
     shimBidi(require(path.join(options.playwrightCore, 'lib', 'utilsBundle')));
+  confineProcesses(options);
   const playwright = require(options.playwrightCore);
   const { version } = require(path.join(options.playwrightCore, 'package.json'));
   certificatePorts = new CertificatePorts(() => browserServer.process().pid, (times, uid) => say({ say: 'refused', times, uid }));
@@ -249,7 +257,7 @@ async function tryBrowser(timeoutMs) {
   let browser;
   let timer;
   const attempt = async () => {
-    browser = await browserType.connect(`ws+unix://${options.socketPath}:${ready.wsPath}`, { timeout: timeoutMs });
+    browser = await browserType.connect(`${socketUrl}:${ready.wsPath}`, { timeout: timeoutMs });
     const context = await browser.newContext();
     const page = await context.newPage();
     if (await page.evaluate('6 * 7') !== 42)

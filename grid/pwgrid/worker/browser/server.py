@@ -23,7 +23,7 @@ from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.registry.records import OF_LEASE, TOKEN_ID
 from pwgrid.runtime.browser_process_tree import Tree, process_table
 from pwgrid.worker.browser.health import Answer, CanaryResult
-from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, spawn, temporary
+from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, spawn
 from pwgrid.worker.browser.node_link import Message, NodeLink
 from pwgrid.worker.holders import End, OfferedClient, SessionClosed
 
@@ -88,7 +88,7 @@ class BrowserServer:
         self._released = False
         self._pidfd = os.pidfd_open(pid)
         self._process = psutil.Process(pid)
-        self._tree = Tree(0, temporary(directory), {self._process}, anywhere=True)
+        self._tree = Tree(0, directory, {self._process}, anywhere=True)
         self._loop.add_reader(self._pidfd, self._on_exit)
         self._link = NodeLink(link_socket, self._on_message, self._on_link_end)
 

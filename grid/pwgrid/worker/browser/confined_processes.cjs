@@ -1,0 +1,36 @@
+// Starts the processes that Playwright starts so that they may use no more of the host than they need: which files the
+// browser may use is decided in pwgrid/worker/browser/confinement.py.
+'use strict';
+
+const childProcess = require('node:child_process');
+const path = require('node:path');
+
+const USER_DATA_DIR = '--user-data-dir=';
+
+// `beforeBrowser` are the words before a browser's command that confine it, none where it is not to be confined, and
+// `browserEnvironment` is what its environment has in place of Node's.
+function confineProcesses({ beforeBrowser, browserEnvironment, sessionsDirectory }) {
+  const { spawn } = childProcess;
+  childProcess.spawn = (command, args = [], options = {}, ...rest) => {
+    const profile = profileOf(args);
+    if (profile) {
+      const confined = beforeBrowser.length ? [...beforeBrowser, '--own', profile, '--', command] : [command];
+      const env = { ...(options.env ?? process.env), ...browserEnvironment };
+      return spawn(confined[0], [...confined.slice(1), ...args], { ...options, env }, ...rest);
+    }
+    // A process's command line can be read by all, also by pages: it shall not tell the directory of a session.
+    const output = String(args.at(-1) ?? '');
+    if (path.dirname(path.dirname(output)) === sessionsDirectory)
+      return spawn(command, [...args.slice(0, -1), `./${path.basename(output)}`], { ...options, cwd: path.dirname(output) }, ...rest);
+    return spawn(command, args, options, ...rest);
+  };
+}
+
+// The profile of a browser that is to be started with these arguments; undefined for any other process.
+function profileOf(args) {
+  const ofChromium = args.find(each => String(each).startsWith(USER_DATA_DIR));
+  const ofFirefox = args.findIndex(each => each === '-profile' || each === '--profile');
+  return ofChromium?.slice(USER_DATA_DIR.length) ?? (ofFirefox < 0 ? undefined : args[ofFirefox + 1]);
+}
+
+module.exports = { confineProcesses };

@@ -1,0 +1,42 @@
+// Directories for the files of sessions. The browser may list those that the worker has made, by their inodes, and open what is
+// in others (pwgrid/worker/browser/confinement.py). So a directory is used again, by another name: nobody can guess one, and a page
+// with a file: URL sees the files of no other session.
+'use strict';
+
+const fs = require('node:fs');
+const path = require('node:path');
+const { randomBytes } = require('node:crypto');
+
+class SessionDirectories {
+  // `parent` has those that the worker has made
+  constructor(parent) {
+    this.parent = parent;
+    this.free = fs.readdirSync(parent).map(name => path.join(parent, name));
+    this.made = new Set(this.free);
+  }
+
+  // Returns the path of one that nobody else has. If all of the worker's are in use, it names one that is to be made.
+  take() {
+    return this.free.pop() ?? this.unknown();
+  }
+
+  // Removes what is in the directory, if it is there.
+  async giveBack(directory) {
+    if (!fs.existsSync(directory))
+      return;
+    if (!this.made.delete(directory))
+      return fs.promises.rm(directory, { recursive: true, force: true });
+    const renamed = this.unknown();
+    fs.renameSync(directory, renamed); // first: what comes late, a download for one, finds no such directory
+    for (const name of fs.readdirSync(renamed))
+      await fs.promises.rm(path.join(renamed, name), { recursive: true, force: true });
+    this.made.add(renamed);
+    this.free.push(renamed);
+  }
+
+  unknown() {
+    return path.join(this.parent, randomBytes(16).toString('hex'));
+  }
+}
+
+module.exports = { SessionDirectories };
