@@ -422,7 +422,7 @@ async def test_the_file_for_a_successor_has_no_secret(tmp_path: Path) -> None:
     assert "of-the-borrower" not in written
     (entry,) = json.loads(written)
     successor = Worker(tmp_path)
-    successor.leases.adopt(frozenset())
+    successor.leases.adopt({})
     assert successor.connect(secret=entry["secret"]) == ["no such lease"]
     assert successor.connect(secret="of-the-borrower") == [None]
 
@@ -434,7 +434,7 @@ async def test_a_successor_takes_the_secret_that_a_worker_of_an_earlier_version_
     entries[0]["secret"] = "of-the-borrower"
     worker.path.write_text(json.dumps(entries))
     successor = Worker(tmp_path)
-    successor.leases.adopt(frozenset())
+    successor.leases.adopt({})
     assert successor.connect(secret="another") == ["no such lease"]
     assert successor.connect(secret="of-the-borrower") == [None]
 
