@@ -108,11 +108,15 @@ def test_what_the_worker_does_not_have_is_over_and_only_the_lease_frees_a_slot(g
     grid.start(FIRST, worker="w1")
     assert grid.heartbeat(sessions=(LEASE,), lifetime="1") == (1, "", 0)
     assert (grid.status("s1"), figures(grid)) == ("failed", (1, 1, ["l1"], {}))
+    grid.start(FIRST, worker="w1")
+    grid.get("DEL", "session:s1")  # its record ran out
+    assert grid.heartbeat(sessions=(LEASE,), lifetime="1") == (1, "", 0)
+    assert (grid.status("s1"), grid.session("s1")["lease"]) == ("failed", "l1")
     grid.start(SECOND, worker="w1")
     assert grid.heartbeat(lifetime="1") == (1, "", 0)
     assert figures(grid) == (0, 1, [], {})
     assert (grid.hash(RECORD)["status"], grid.hash(RECORD)["reason"]) == ("failed", "lost by worker")
-    assert (grid.outcomes(), totals(grid)) == ({"failed": 2}, {"failed": "1"})
+    assert (grid.outcomes(), totals(grid)) == ({"failed": 3}, {"failed": "1"})
 
 
 def test_a_lease_that_its_worker_has_after_all_goes_on(grid: LuaGrid) -> None:
@@ -124,6 +128,28 @@ def test_a_lease_that_its_worker_has_after_all_goes_on(grid: LuaGrid) -> None:
     assert (grid.hash(RECORD)["status"], figures(grid)) == ("running", (1, 1, ["l1"], {}))
     assert totals(grid, "taken_back") == {"failed": "1"}
     assert grid.taken_back() == {}
+
+
+def test_a_session_whose_worker_knows_its_lease_no_more_has_a_slot_of_its_own(grid: LuaGrid) -> None:
+    grid.register()
+    borrow(grid)
+    grid.start(FIRST, worker="w1")
+    assert grid.heartbeat(sessions=("s1",), lifetime="1")[0] == 1
+    assert (grid.active(), grid.live(), grid.leases(), grid.leased()) == (1, ["s1"], [], {})
+    assert grid.release("s1", worker="w1") == 1
+    assert figures(grid) == (0, 1, [], {})
+
+
+def test_an_id_says_nothing_of_what_it_names(grid: LuaGrid) -> None:
+    grid.register()
+    session, lease = "lease:a~1", Lease("lease:a~1")
+    assert [grid.select(each) for each in (session, lease)] == ["w1", "w1"]
+    assert [grid.start(each, worker="w1") for each in (session, lease)] == [1, 1]
+    assert (grid.active(), grid.live(), grid.leases()) == (2, [session], [session])
+    assert [grid.record(each)["kind"] for each in (session, lease)] == ["session", "lease"]
+    assert grid.heartbeat(sessions=(session,), lifetime="2") == (1, "", 0)
+    assert [grid.status(each) for each in (session, lease)] == ["running", "failed"]
+    assert (grid.active(), grid.live(), grid.leases()) == (1, [session], [])
 
 
 def test_a_lease_that_no_worker_took_is_taken_back(grid: LuaGrid) -> None:

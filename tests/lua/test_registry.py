@@ -498,13 +498,17 @@ async def test_what_a_page_reads_are_the_live_sessions_and_the_newest(registry: 
     assert (await registry.activity()).outcomes == {"failed": 1}
 
 
-async def test_a_page_reads_sessions_that_came_with_leases_too(registry: Registry) -> None:
+async def test_who_looks_sees_sessions_that_came_with_leases_too(
+    registry: Registry, own_redis: RedisServer, clock: Clock
+) -> None:
     await registry.register(WORKER)
     await select(registry, "l1", kind=HeldAs.LEASE)
     assert await registry.write(SessionUpdate("s1", registry.now(), lease_id="l1"))
     live, newest = await registry.session_ids(["chromium:aabbccdd"], newest=9, at_most=10)
     assert (live, newest) == ({"s1"}, ["s1"])
     assert (await registry.session_records(live))["s1"].extra["lease"] == "l1"
+    later = SessionWatch(own_redis.url, PREFIX).look(clock.now + 100)  # which reads no session that began long ago
+    assert [each.session_id for each in later.live] == ["s1"]
 
 
 async def test_samples_of_the_page_are_kept_up_to_a_number_and_for_a_time(registry: Registry) -> None:

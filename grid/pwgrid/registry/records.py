@@ -288,6 +288,19 @@ def snapshot_commands(prefix: str) -> list[tuple[str, ...]]:
     return [*(("HGETALL", prefix + name) for name in hashes), ("GET", prefix + REPAIRS)]
 
 
+def live_commands(prefix: str, fields: Iterable[str], at_most: int = 0) -> list[tuple[str | int, ...]]:
+    """The commands whose replies are the ids of these workers' live sessions: for each worker of those with a slot of
+    their own (at most so many; 0 for all), then of those that came with a lease."""
+    return [
+        command
+        for field in fields
+        for command in (
+            ("ZRANGE", f"{prefix}sessions:live:{field}", 0, at_most - 1),
+            ("HKEYS", f"{prefix}sessions:leased:{field}"),
+        )
+    ]
+
+
 def worker_fields(replies: list[Any]) -> list[str]:
     """Returns all workers' fields. `read_snapshot` takes the HGETALL replies of `worker:{field}` in this order."""
     active, lifetime, *_ = replies

@@ -10,6 +10,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Set
+from itertools import chain
 from typing import Final
 
 import orjson
@@ -251,8 +252,7 @@ class Registry:
         lease's, for each worker), and of the `newest` sessions of all workers."""
         *live, latest = await self.client.pipeline(
             [
-                *(("ZRANGE", f"{self._prefix}sessions:live:{field}", 0, at_most - 1) for field in fields),
-                *(("HKEYS", f"{self._prefix}sessions:leased:{field}") for field in fields),
+                *records.live_commands(self._prefix, fields, at_most),
                 ("ZREVRANGE", self._prefix + records.INDEX, 0, newest - 1),
             ]
         )
@@ -499,14 +499,11 @@ def _text(unix_s: float | None) -> str:
 
 def _flat(sessions: Collection[SessionUpdate]) -> list[str]:
     """Returns six arguments of a script for each session or lease."""
-    return [
-        text
+    told = (
+        (each.kind, each.session_id, each.lease_id, _text(each.started_at), each.client, _told(each))
         for each in sessions
-        for text in (
-            *(each.kind, each.session_id, each.lease_id),
-            *(_text(each.started_at), each.client, _told(each)),
-        )
-    ]
+    )
+    return list(chain.from_iterable(told))
 
 
 def _told(update: SessionUpdate) -> str:
