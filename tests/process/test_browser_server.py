@@ -457,17 +457,6 @@ async def test_the_browser_keeps_nothing_of_a_connection_that_is_over(monkeypatc
                 pass
 
 
-@pytest.mark.parametrize("is_old", [False, True])
-async def test_a_browser_server_that_an_earlier_version_launched_is_known(
-    is_old: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A successor may take one over, and would take its silence for the browser's."""
-    if is_old:
-        monkeypatch.setenv("FAKE_OF_EARLIER_VERSION", "1")
-    async with browser_server(fake=True) as watched:
-        assert watched.server.can_be_asked is not is_old
-
-
 async def test_a_canary_of_a_launcher_that_hangs_fails_too() -> None:
     async with browser_server(fake=True) as watched:
         os.kill(watched.server.pid, signal.SIGSTOP)

@@ -147,7 +147,7 @@ class Viewed:
         """Whether the connection to the browser server, which has been asked for the session, ends."""
         reader, writer = await self._shows.get()
         with closing(writer):
-            return await reader.read() == packet(b'{"session":"0123"}')
+            return await reader.read() == packet(b'{"session":"0123","operator":true}')
 
     async def _receive(self) -> Message:
         if self.is_accepted.is_set():

@@ -169,6 +169,9 @@ async def test_while_redis_takes_no_writes_the_grid_is_as_ready_as_its_roster_an
     ]
 
     class OneRegistry:
+        def now(self) -> float:
+            return 100.0
+
         async def snapshot(self) -> RegistrySnapshot:
             if isinstance(answers[0], RegistryUnavailable):
                 raise answers[0]

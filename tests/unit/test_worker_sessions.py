@@ -147,7 +147,7 @@ async def test_the_sessions_of_a_token_end_and_none_that_is_on_its_way_begins(wo
     with changing(worker.tokens_file) as tokens:
         tokens["ci"], tokens["other"] = ci, other
     await worker.serve("a", told={"token": "ci"}, token_id=ci.id)
-    await worker.serve("b", told={"token": "ci"})  # of a proxy of an earlier version, which tells no id
+    await worker.serve("b", told={"token": "ci"}, token_id=ci.id)
     await worker.serve("c", told={"token": "other"}, token_id=other.id)
     worker.done.clear()
     worker.admission.end_of_tokens(["ci"])  # which is there: the command takes it out of the file first

@@ -1,4 +1,4 @@
-"""`pwgrid token`: changes the file of tokens that a grid reads. Asks a running grid only for the file's path."""
+"""`pwgrid token`: changes the file of tokens that a grid reads. A running grid tells where that file is."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def _sessions_of(path: Path, runtime_dir: str | None, name: str, *, is_ended: bo
 
 
 def _live_sessions(grid: RunningGrid, name: str) -> int | None:
-    """How many sessions of this token live; None while Redis is away."""
+    """How many live sessions this token has; None while Redis is away."""
     from pwgrid.registry.blocking_reads import SessionWatch
 
     with contextlib.suppress(RegistryUnavailable):

@@ -1,4 +1,4 @@
-"""Types that every part of the grid shares. Holds no behaviour."""
+"""Types that every part of the grid shares."""
 
 from typing import Final, Literal, get_args
 

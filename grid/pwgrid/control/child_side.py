@@ -1,5 +1,4 @@
-"""The child's side of the control link: reconnects after the master's death, and notices when the master is frozen.
-Decides nothing about the child."""
+"""The child's side of the control link: reconnects after the master's death, and notices when the master is frozen."""
 
 from __future__ import annotations
 
@@ -125,8 +124,7 @@ class ChildSide:
         self._flush()
 
     def give_up(self) -> bool:
-        """Stop waiting for another master; whether there is no connection. Idempotent. Does nothing while there is
-        one."""
+        """Stop waiting for another master, unless there is a connection. Returns whether there is none. Idempotent."""
         if self._connected is not None:
             return False
         if not self._is_alone:
@@ -167,7 +165,7 @@ class ChildSide:
         self._written.set()
 
     def _down(self, reason: str, *, is_closed: bool = False) -> None:
-        """The connection is gone, the master perhaps not: try its control socket."""
+        """Try the master's control socket: the connection is gone, but the master may live."""
         was_frozen = self.is_lost and not self._is_alone
         if self._link.phase == "open" or (was_frozen and "silence" not in self._timers):  # another one may come
             self._listen_for_silence()

@@ -1,4 +1,4 @@
-"""The embedded Redis as a child: started first, ended last. Sends it no command; only tries whether it accepts."""
+"""The embedded Redis as a child: started first, ended last, and ready once it accepts a connection."""
 
 from __future__ import annotations
 

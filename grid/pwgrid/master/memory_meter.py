@@ -92,11 +92,11 @@ class MemoryMeter:
         self._settings_of_pools = {name: settings.of_pool(pool) for name, pool in settings.pools_wanted().items()}
 
     def _settings_of(self, worker: Worker) -> Settings:
-        """Those of its pool; the global ones where the configuration no longer has that pool."""
+        """The settings of the worker's pool; the global ones where the configuration no longer has that pool."""
         return self._settings_of_pools.get(worker.pool.name, self._settings)
 
     def room(self) -> int:
-        """How many more workers fit into memory, less those that started since the last sample."""
+        """How many more workers fit into memory, without those that started since the last sample."""
         started = sum(worker.forked_at > self._sampled_at for worker in self._workers.by_id.values())
         return max(0, self._room - started)
 

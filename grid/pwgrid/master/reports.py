@@ -1,5 +1,5 @@
 """What the master tells: the status to operators, the roster to the proxy, and to whoever started it how the start goes
-and what a stop waits for. Changes nothing."""
+and what a stop waits for."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ class Reports:
 
     @staticmethod
     def _call(hook: Callable[..., None], argument: object) -> None:
-        """Errors are only logged: the reader of this process's output may be gone, and the grid goes on."""
+        """Call it, and log an error: the reader of this process's output may be gone, and the grid goes on."""
         try:
             hook(argument)
         except OSError as error:

@@ -190,7 +190,7 @@ class Attempt:
         self._span.set_attributes(_given(attributes))
 
     def _had(self, name: str, since: float, until: float, attributes: Attributes, error: str | None = None) -> None:
-        """A step of it, which is over: a span below this one."""
+        """Adds a span below this one for a step that is over."""
         step = self._traces.tracer.start_span(
             name, self._within, attributes=_given(attributes), start_time=self._at(since)
         )
@@ -202,8 +202,8 @@ class Attempt:
 
 @contextlib.contextmanager
 def attempting(traces: ClientTraces | None, name: str, headers: Iterable[tuple[str, str]]) -> Iterator[Attempt | None]:
-    """What happens in the block is one attempt of a client that has come to connect or to borrow, with these headers;
-    None where nothing is traced."""
+    """Traces the block as one attempt of a client with these headers to connect or to borrow. Yields None where nothing
+    is traced."""
     if traces is None:
         yield None
         return

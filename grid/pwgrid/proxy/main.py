@@ -1,4 +1,4 @@
-"""The proxy process: HTTP API, handshake, queue, selection, handoff. Owns no session that it has handed off."""
+"""The proxy process: HTTP API, handshake, queue, selection, handoff."""
 
 import asyncio
 import contextlib

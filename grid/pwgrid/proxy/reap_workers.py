@@ -1,5 +1,4 @@
-"""Removes workers from Redis whose end is known, with what they could not write, or whose heartbeat has stopped. Ends
-no worker."""
+"""Removes workers from Redis whose end is known, with what they could not write, or whose heartbeat has stopped."""
 
 import asyncio
 import time
@@ -33,7 +32,7 @@ JUMP_S: Final = 1.0
 
 
 async def keep_reaping(registry: Registry, interval_s: float) -> NoReturn:
-    """Of all proxies one reaps in each interval. What Redis does not take now, it takes in the next one.
+    """Reaps once in each interval, in one of all proxies. What Redis refuses in one interval is tried in the next.
 
     Nobody is reaped after an interval in which the wall clock has jumped ahead: each worker looks stale until its next
     heartbeat.
@@ -67,8 +66,8 @@ class DeadWorkers:
         """Workers that Redis may still know, by id: browser type, and the reason for which their sessions end."""
 
     async def clear(self) -> None:
-        """Writes the spool files, then removes the workers. What Redis or the disk refuses of one worker keeps no other
-        one; a later call tries it again, or all if Redis is away."""
+        """Writes the spool files, then removes the workers. If Redis or the disk refuses something of one worker, the
+        others go on, and a later call tries that one again; if Redis is away, a later call tries all."""
         async with self._one_at_a_time:
             self._is_refused.clear()
             try:

@@ -1,4 +1,4 @@
-"""Reads the registry for the command line, through redis-py's blocking client. Changes nothing."""
+"""Reads the registry for the command line, through redis-py's blocking client."""
 
 from __future__ import annotations
 

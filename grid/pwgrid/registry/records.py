@@ -1,4 +1,4 @@
-"""The registry's records as plain data, converted to and from what Redis stores. Talks to no Redis."""
+"""The registry's records as plain data, converted to and from what Redis stores."""
 
 from __future__ import annotations
 

@@ -160,9 +160,8 @@ class Registry:
         return chosen if chosen and chosen not in exclude else await self._selected(kind, session_id)
 
     async def _selected(self, kind: HeldAs, session_id: str) -> str | None:
-        """Returns the id by which Redis knows the worker of a selected session, perhaps one that is none: for workers
-        whose wsEndpoint names no worker, or one that is excluded. Whom nobody can exclude would be chosen again and
-        again: gives that slot back and returns None."""
+        """Returns the id by which Redis knows the worker of a selected session. A worker whose wsEndpoint names no
+        worker, or an excluded one, would be chosen again and again: for that, gives the slot back and returns None."""
         key = self._prefix + records.key_of(kind, session_id)
         worker_id: str | None = await self.client.call("HGET", key, "workerId")
         log.warning("endpoint_names_another_worker", worker=worker_id, **{kind.value: session_id})

@@ -1,4 +1,4 @@
-"""Makes the settings from file, environment and flags, with the source of each. Starts nothing and logs nothing."""
+"""Makes the settings from file, environment and flags, with the source of each."""
 
 import os
 import stat
@@ -20,8 +20,7 @@ from pwgrid.settings.environment_variables import find_strays, set_variables
 from pwgrid.settings.model import (
     DEFAULT,
     LIKE_FLAGS,
-    OLD_NAMES,
-    OLD_SECTIONS,
+    OTHER_NAMES,
     POOLS,
     SECTIONS,
     SETTINGS,
@@ -45,9 +44,7 @@ CREDENTIAL: Final = "pwgrid.token"
 """The name of the systemd credential that is the token."""
 
 GOOD_TOKEN_CHARACTERS: Final = 16
-_NEW_NAMES: Final = {old: new for new, old in OLD_NAMES.items()}
-_NEW_SECTIONS: Final = {old: new for new, old in OLD_SECTIONS.items()}
-_POOLS_TWICE: Final = "; beside [[pools]] the section [pools] must be called [workers]"
+_OUR_NAMES: Final = {other: ours for ours, other in OTHER_NAMES.items()}
 _SECRET_BYTES: Final = 4096
 _SHOWN_CHARACTERS: Final = 80
 _HUGE_BITS: Final = 128
@@ -201,8 +198,7 @@ class _Draft:
             if path == DEFAULT_FILE and isinstance(error, FileNotFoundError | NotADirectoryError):
                 return None
             self._is_complete = False  # without its values, rules between settings may seem broken
-            hint = _POOLS_TWICE if {"[pools]", "[[pools]]"} <= {each.strip() for each in text.splitlines()} else ""
-            self._violations.append(Violation("config", repr(str(path)), _unreadable(error) + hint, named_by))
+            self._violations.append(Violation("config", repr(str(path)), _unreadable(error), named_by))
             return path
         known: dict[str, object] = {}
         unknown = list(_sort_out(table, known))
@@ -367,28 +363,24 @@ def _unreadable(error: Exception) -> str:
 def _sort_out(table: Mapping[str, object], known: dict[str, object]) -> Iterator[tuple[str, str]]:
     """Puts the settings of all sections into `known`; yields place and sentence for each key that is no setting.
 
-    Not its value, which might be a secret under a mistyped name.
+    It leaves out the value, which might be a secret under a mistyped name.
     """
-    for written, content in table.items():
-        if written == POOLS and not isinstance(content, dict):
+    for section, content in table.items():
+        if section == POOLS:
             known[POOLS] = content
-            continue
-        section = _NEW_SECTIONS.get(written, written)
-        if section not in SECTIONS:
+        elif section not in SECTIONS:
             yield _key(section), _unknown("section", section, [*SECTIONS, POOLS])
-        elif section != written and section in table:
-            yield f"[{written}]", f"is the old name of [{section}], which is there, too"
         elif not isinstance(content, dict):
             yield _key(section), f"must be a section: [{section}]"
         else:
             for name, value in content.items():
-                now = _NEW_NAMES.get(str(name), str(name))
-                if now not in SETTINGS or SETTINGS[now].section != section:
+                ours = _OUR_NAMES.get(str(name), str(name))
+                if ours not in SETTINGS or SETTINGS[ours].section != section:
                     yield f"{_key(name)} in [{section}]", _unknown("setting", name, SETTINGS)
-                elif now != name and now in content:
-                    yield f"{_key(name)} in [{section}]", f"is the old name of {now}, which is there, too"
+                elif ours != name and ours in content:
+                    yield f"{_key(name)} in [{section}]", f"is another name of {ours}, which is there, too"
                 else:
-                    known[now] = value
+                    known[ours] = value
 
 
 def _unknown(what: str, name: str, known: Collection[str]) -> str:

@@ -104,9 +104,8 @@ class Admission:
             self.sessions.offered(client)
 
     def _is_to_end(self, holder: Holder) -> bool:
-        name = holder.told.get(TOKEN, "")
-        if name not in self._ended_tokens:
+        if holder.told.get(TOKEN, "") not in self._ended_tokens:
             return False
-        # Without an id it is from a predecessor or a proxy of an earlier version.
-        has_token = self.tokens.has(holder.token_id) if holder.token_id else self.tokens.has_name(name)
-        return has_token is False  # if that cannot be told now, the master's next state is another occasion
+        return (
+            self.tokens.has(holder.token_id) is False
+        )  # if that cannot be told now, the master's next state is another occasion

@@ -1,4 +1,4 @@
-"""Who has, or wants, a slot of this worker: a session, or a lease; and how each of them ends. Data alone."""
+"""Plain data of who has, or wants, a slot of this worker, a session or a lease, and of how each of them ends."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class End:
 
     @property
     def status(self) -> SessionStatus:
-        """The status of what has ended so."""
+        """The status of a session or lease that has ended like this."""
         return how_ended(self.by, self.reason.kind)
 
 
@@ -157,7 +157,7 @@ class Lease(Holder):
             self.grace = None
 
     def take_waiting(self) -> OfferedClient | None:
-        """Returns the client that waits for the last one's end, which does so no more; None if none does."""
+        """Takes the client that waits for the end of the last one, and returns it; None if nobody waits."""
         if self.waiting is None:
             return None
         client, timer = self.waiting
@@ -173,7 +173,7 @@ class Lease(Holder):
         """The lease as leases.json has it."""
         return {
             "id": self.id,
-            "secret": self.digest,
+            "digest": self.digest,
             "expiresAt": self.expires_at,
             "told": self.told,
             TOKEN_ID: self.token_id,

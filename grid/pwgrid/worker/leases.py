@@ -1,6 +1,6 @@
 """The leases that are borrowed from this worker: each keeps a slot for whoever shows its secret, until it ends.
 
-The authority for them: Redis mirrors it, and leases.json tells a successor. Chooses no worker, answers no HTTP.
+It is the authority for them: Redis mirrors it, and leases.json tells a successor.
 """
 
 from __future__ import annotations
@@ -58,8 +58,6 @@ MOST_ENDED: Final = 100
 NEVER_CONNECTED: Final = (EndReason.TOO_LATE, EndReason.HANDSHAKE_REFUSED)
 """So end clients that the browser server got and did not take: too late, or of another Playwright version."""
 
-_DIGEST: Final = "sha256:"
-
 
 @dataclass(slots=True)
 class Leases:
@@ -101,7 +99,7 @@ class Leases:
                 self._drop(lease_id)
                 return {"refused": None}
             case "keep" if lease is not None:
-                return self._keep(lease, says_when_answered=bool(message.get("saysWhenAnswered")))
+                return self._keep(lease)
             case "answered" if lease is not None and lease.over is None:
                 self._borrower_has(lease)
                 return {"refused": None}
@@ -143,15 +141,13 @@ class Leases:
             self.sessions.slot_taken()
         return {"refused": refused}
 
-    def _keep(self, lease: Lease, *, says_when_answered: bool) -> dict[str, Any]:
-        """Proxies of an earlier version never report the answer, and expect no new field."""
+    def _keep(self, lease: Lease) -> dict[str, Any]:
         if not lease.is_served:
             self.registry_sync.mark_served(lease)
-            lease.is_answered = not says_when_answered
             self._arm(lease)
             self.registry_sync.lease_started(lease)
             self._write()
-        return {"refused": None, "hearsOfAnswer": True} if says_when_answered else {"refused": None}
+        return {"refused": None}
 
     def _borrower_has(self, lease: Lease) -> None:
         """The borrower knows of the lease, so that it lasts until it is returned or expires."""
@@ -335,9 +331,9 @@ class Leases:
                 *(each["id"], each["client"], each["startedAt"]),
                 is_served=True,
                 told=each["told"],
-                digest=_digest_in(each),
+                digest=each["digest"],
                 expires_at=each["expiresAt"],
-                token_id=each.get(TOKEN_ID, ""),  # a predecessor of an earlier version knows none
+                token_id=each[TOKEN_ID],
             )
             lease.connected = next((one for one, lease_id in live.items() if lease_id == lease.id), "")
             lease.is_answered = bool(lease.connected or each["isAnswered"])
@@ -365,10 +361,4 @@ def _may_come(lease: Lease, client: OfferedClient) -> bool:
 
 def digest_of(secret: str) -> str:
     """What a secret is recognised by. It has 192 random bits, which nobody guesses: one round of a hash is enough."""
-    return _DIGEST + hashlib.sha256(secret.encode()).hexdigest()
-
-
-def _digest_in(entry: Mapping[str, Any]) -> str:
-    """The digest in an entry of leases.json; a worker of an earlier version has written the secret itself."""
-    written = str(entry["secret"])
-    return written if written.startswith(_DIGEST) else digest_of(written)
+    return hashlib.sha256(secret.encode()).hexdigest()

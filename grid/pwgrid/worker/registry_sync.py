@@ -1,4 +1,4 @@
-"""Keeps what Redis knows of this worker true to its slots. Decides nothing about the worker."""
+"""Keeps what Redis knows of this worker true to its slots."""
 
 import asyncio
 import contextlib

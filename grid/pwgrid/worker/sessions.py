@@ -85,7 +85,7 @@ class Sessions:
         self.on_over(closed.session_id, closed.lease_id if session is None else session.lease_id, closed.end)
 
     def _tell_over(self, closed: SessionClosed, session: LiveSession) -> None:
-        """The proxies hear of the end of a session that is traced. (They do not of one whose worker has died.)"""
+        """Tells the proxies of the end of a traced session."""
         now, boot = time.time(), self._boot
         told = (self._slots.held.get(session.lease_id) or session).told
         self._handoff.tell_over(

@@ -1,4 +1,4 @@
-"""The worker's slots: who is admitted, and who has them. The authority for them; Redis only mirrors it."""
+"""The worker's slots: who is admitted, and who has them. Redis mirrors what is decided here."""
 
 from __future__ import annotations
 

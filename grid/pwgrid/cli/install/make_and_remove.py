@@ -38,7 +38,7 @@ class Command:
         return "run " + shlex.join((*variables, *self.argv))
 
     def run(self) -> str:
-        """Returns its output. Raises GridError with its error output when it fails."""
+        """Runs it and returns its output. Raises GridError with its error output when it fails."""
         try:
             done = self._done()
         except FileNotFoundError:
@@ -49,7 +49,7 @@ class Command:
         return done.stdout
 
     def answer(self) -> tuple[int, str]:
-        """Its exit code and what it says, for a command that only asks; 1 where there is no such command."""
+        """Runs a command that only asks. Returns its exit code, 1 where there is no such command, and its output."""
         try:
             done = self._done()
         except FileNotFoundError:
@@ -184,7 +184,7 @@ class Record:
 
     @classmethod
     def read(cls, directory: Path) -> "Record | None":
-        """That of the earlier installation, or None. Raises GridError for a damaged file."""
+        """Reads the record of the earlier installation; None if there is none. Raises GridError for a damaged file."""
         path = directory / RECORD
         text = text_of(path)
         if text is None:
@@ -197,7 +197,8 @@ class Record:
             ) from None
 
     def with_all(self, before: "Record | None", wanted: Sequence[Step], needed: Collection[Step]) -> "Record":
-        """This one with what the earlier installation made, and what this one makes: the `needed` of the `wanted`."""
+        """This record with what the installation `before` has made, and with those of the `wanted` steps that are
+        `needed` now."""
         made = before or self
         files = {
             str(each.path): digest(each.text)

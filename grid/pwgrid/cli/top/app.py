@@ -118,7 +118,7 @@ class Watcher(threading.Thread):
         try:
             seen = self._sessions.look(now)
         except RegistryUnavailable as error:
-            status["redis"]["error"] = str(error)
+            add_registry(status, error)
             return Snapshot(now, status, self._last.sessions), []
         add_registry(status, seen.snapshot)
         live = [session.as_json() for session in seen.live]

@@ -1,5 +1,5 @@
-"""Kills what ended workers have left, until there is nothing, and removes their directories. Waits for no process that
-the kernel cannot end: it is tried again, ever more rarely, while the pool and the stop of the grid go on."""
+"""Kills what ended workers have left, until there is nothing, and removes their directories. A process that the kernel
+cannot end is tried again, ever more rarely, while the pool, or the stop of the grid, goes on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _DeadWorker:
     is_over: bool = False
 
     def pids(self) -> list[int]:
-        """Those that live. Raises OSError."""
+        """The pids that still live. Raises OSError."""
         return sorted(process.pid for process in self.tree.known if is_alive(process))
 
 

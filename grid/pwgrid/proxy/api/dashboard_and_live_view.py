@@ -56,7 +56,7 @@ def live_routes(grid: Services) -> APIRouter:
         return identify(socket, from_own_page=True)
 
     def operator(socket: WebSocket) -> Identity:
-        """As `who`. Raises Refusal for all others, too."""
+        """As `who`. Raises Refusal also for those who are no operators."""
         identity = who(socket)
         if not identity.is_operator:
             raise Refusal(403, f"the token {identity.name} is a client's: the page takes an operator's")
@@ -114,7 +114,7 @@ async def _open_view(
             reader, writer = await asyncio.open_unix_connection(path / SOCKET)
     except OSError:
         raise _not_shown() from None
-    writer.write(_packet({"session": session_id}))
+    writer.write(_packet({"session": session_id, "operator": identity.is_operator}))
     return reader, writer
 
 
@@ -123,8 +123,8 @@ def _not_shown() -> Refusal:
 
 
 async def _send(socket: WebSocket, page: Page, first: bytes, check: Callable[[], object]) -> None:
-    """Until the page is gone, or `check` raises Refusal: it is called before each message, and there is one every 10 s
-    at least (pwgrid/proxy/dashboard/feed.py)."""
+    """Sends messages until the page is gone, or `check` raises Refusal: it is called before each message, and there is
+    one at least every 10 s (pwgrid/proxy/dashboard/feed.py)."""
     with contextlib.suppress(WebSocketDisconnect, Refusal):
         await send_to_page(socket, first.decode())
         while True:
@@ -147,7 +147,7 @@ async def _until_refused(check: Callable[[], object]) -> None:
 
 
 async def relay(socket: WebSocket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until the session, the page or the browser server ends. The caller closes `writer`."""
+    """Relays until the session, the page or the browser server ends. The caller closes `writer`."""
     await first_of(_show(socket, reader), _hear(socket, writer))
 
 

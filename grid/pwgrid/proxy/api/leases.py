@@ -115,7 +115,7 @@ def check(label_key: str | None) -> None:
 
 @contextlib.contextmanager
 def _refusal_told(gateway: Gateway, request: Request) -> Iterator[None]:
-    """A refused borrow is in the log and on the page, as a refused connect is."""
+    """Writes a refused borrow into the log and onto the page, as is done with a refused connect."""
     try:
         yield
     except Refusal as refusal:

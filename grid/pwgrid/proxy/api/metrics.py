@@ -50,7 +50,7 @@ _MAKES: Final = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily, "hi
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric. Whatever is made is in `ALL`."""
+    """One metric. Each one that is made is added to `ALL`."""
 
     kind: str
     """One of _MAKES. A gauge rises and falls, a counter only rises, a histogram counts figures by upper bounds."""

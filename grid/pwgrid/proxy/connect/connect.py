@@ -1,6 +1,6 @@
 """One client's way to a browser server: its upgrade head, the decision, a slot, the handoff, another if it fails.
 
-Owns a client's socket only until a worker has it; sees none of the session's bytes.
+It owns the client's socket until a worker has it.
 """
 
 import asyncio

@@ -1,5 +1,4 @@
-"""Sends accepted sockets to workers over their handoff sockets, and asks workers about leases. Chooses no worker,
-answers no client."""
+"""Sends accepted sockets to workers over their handoff sockets, and asks workers about leases."""
 
 from __future__ import annotations
 
@@ -110,7 +109,7 @@ class HandoffLink:
         return answer
 
     def close(self, reason: str, *, is_dead: bool = False) -> None:
-        """Ends the link; what is pending fails with `reason`. `is_dead`: the worker's end was closed first."""
+        """Ends the link; what is pending fails with `reason`. `is_dead`: the worker has closed its end first."""
         if self.closed:
             return
         self.closed = True

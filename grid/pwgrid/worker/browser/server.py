@@ -1,4 +1,4 @@
-"""Starts, feeds, watches and ends one browser server (launcher.cjs). Knows no slot, no Redis and no proxy."""
+"""Starts, feeds, watches and ends one browser server (launcher.cjs)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.registry.records import OF_LEASE, TOKEN_ID
 from pwgrid.runtime.browser_process_tree import Tree, process_table
 from pwgrid.worker.browser.health import Answer, CanaryResult
-from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, spawn
+from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, in_work, spawn
 from pwgrid.worker.browser.node_link import Message, NodeLink
 from pwgrid.worker.holders import End, OfferedClient, SessionClosed
 
@@ -55,8 +55,6 @@ class BrowserServer:
     """
 
     ready: LaunchedBrowser
-    can_be_asked: bool
-    """Whether it answers `ask_browser`. One that an earlier version has launched does not."""
 
     def __init__(
         self, link_socket: socket.socket, pid: int, directory: Path, on_closed: OnClosed, on_gone: OnGone
@@ -72,6 +70,7 @@ class BrowserServer:
         self.on_sign: Callable[[str], None] = lambda _: None
         """Gets what makes the browser look sick. The caller of `start` or `adopt` may set it, and `on_errors`."""
         self.on_errors: OnErrors = lambda _counts, _text, _session: None
+        self._directory = directory
         self._on_closed = on_closed
         self._on_gone = on_gone
         self._popen: subprocess.Popen[bytes] | None = None
@@ -231,6 +230,14 @@ class BrowserServer:
                 return CanaryResult(said["ok"], said["error"] or "", said["ms"])
         return CanaryResult(False, "the browser server does not answer", round(timeout_s * 1000))
 
+    def session_in_work(self) -> str | None:
+        """The session on whose message the browser server has been working since it last answered; None if it does not
+        compute (a process that was stopped, say), or works for nobody in particular."""
+        with contextlib.suppress(OSError, psutil.Error):
+            if self._process.status() == psutil.STATUS_RUNNING:
+                return in_work(self._directory).read_text().strip() or None
+        return None
+
     def ping(self) -> Answer:
         """Asks the browser server itself."""
         return self._ask({"do": "ping"}, "pong")
@@ -332,7 +339,6 @@ class BrowserServer:
 
     def _set_ready(self, message: Message) -> None:
         self.ready = LaunchedBrowser(message["browserPid"], message["browserVersion"], message["playwrightVersion"])
-        self.can_be_asked = message.get("asksBrowser", False)
         self._tree.note_below(self._process)
         self._returned.set_result(None)
 

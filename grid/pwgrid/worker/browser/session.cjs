@@ -1,8 +1,10 @@
-// One session in the browser server: its socket from the handoff to its close, and why it ended. Sends the worker nothing.
+// One session in the browser server: its socket from the handoff to its close, and why it ended.
 //
 // Idle means: no bytes from the client except pings and pongs. What the browser sends does not count, or a page that logs for
 // ever would hold a slot for ever; a client that waits for one answer longer than the limit counts as idle.
 'use strict';
+
+const { tooManyValues } = require('./message_bounds.cjs');
 
 const CLOSE_GRACE_MS = 3_000; // between the close frame and the end of the socket, if the client does not answer or read it
 const TEXT_LIMIT_BYTES = 123; // of the reason in a close frame (RFC 6455)
@@ -48,11 +50,14 @@ class Session {
     const countControl = data => { this.controlBytes += 6 + data.length; };
     ws.on('ping', countControl);
     ws.on('pong', countControl);
+    const { emit } = ws;
+    ws.emit = (event, data, ...rest) => event === 'message' && !this.takes(data) || emit.call(ws, event, data, ...rest);
     this.idleBytes = this.socket.bytesRead;
     ws.prependOnceListener('message', data => this.refuseDevTools(data));
     // Playwright closes a socket itself when the browser disconnects or the client breaks the protocol. Then the client
     // gets the grid's close frame, and no terminate() right after it, which would swallow it.
-    const { close, terminate } = ws;
+    const { close, terminate, send } = ws;
+    ws.send = (...message) => this.isRead() && send.apply(ws, message);
     this.sendClose = (code, text) => close.call(ws, code, text);
     ws.close = (code, text) => {
       if (ws._closeFrameReceived) {
@@ -69,6 +74,28 @@ class Session {
       if (!this.kind)
         terminate.call(ws);
     };
+  }
+
+  // Whether Playwright gets a message: to parse one of millions of values takes seconds. It is answered here, if it has an id in front.
+  takes(data) {
+    this.home.workMark.begins(this.id);
+    const refusal = tooManyValues(data);
+    if (!refusal)
+      return true;
+    const id = /^\s*\{\s*"id"\s*:\s*(\d{1,15})\s*,/.exec(data.toString('latin1', 0, 100))?.[1];
+    if (id)
+      this.ws.send(JSON.stringify({ id: Number(id), error: { error: { name: 'Error', message: refusal, stack: '' } } }));
+    else
+      this.end('grid', 'too much work');
+    return false;
+  }
+
+  // Whether the client reads what it is sent. A page can say more than any client reads, and all of it would be kept here. The message that is
+  // to be sent is not counted: one answer may be larger than the limit.
+  isRead() {
+    if (this.ws.bufferedAmount > this.home.options.maxBufferedBytes)
+      this.end('grid', 'the client does not read');
+    return !this.kind;
   }
 
   // A client of the DevTools protocol is known by its first message, which has no guid. Only an answer in that protocol
