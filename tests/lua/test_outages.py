@@ -145,7 +145,8 @@ class World:
 
     def tell(self, session_id: str) -> None:
         """As a worker does with what its browser server tells."""
-        session = self.slots.free(session_id)
+        session = self.slots.live.get(session_id)
+        self.slots.free(session_id)
         self.sync.ended(self.ends[session_id], session, lambda: self.ends.pop(session_id, None))
 
     async def the_worker_beats(self) -> None:

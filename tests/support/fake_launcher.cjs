@@ -173,7 +173,7 @@ class Session {
       return;
     sessions.delete(this.id);
     const message = {
-      say: 'closed', idx: ++closedIdx, session: this.id,
+      say: 'closed', idx: ++closedIdx, session: this.id, lease: this.told?.lease,
       bytesIn: this.socket.bytesRead, bytesOut: this.socket.bytesWritten, by: this.by, reason: this.reason,
     };
     unacknowledged.set(message.idx, message);

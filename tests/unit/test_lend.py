@@ -78,7 +78,7 @@ async def test_a_lease_lasts_from_its_slot_on_not_from_the_begin_of_the_wait_for
 
     gateway.slot = a_slot_after_half_a_minute
     gateway.place = partial(Gateway.place, gateway)
-    claim = Claim(HeldAs.LEASE, "chromium", "chromium", None, "1.2.3.4:5", deadline=0.0, session_id="lease:bb")
+    claim = Claim(HeldAs.LEASE, "chromium", "chromium", None, "1.2.3.4:5", deadline=0.0, session_id="bb")
     lent = await lend(gateway, claim, 60.0)
     assert lent.expires_at == 1090.0
     assert handoffs.asked[0][1]["expiresAt"] == 1090.0

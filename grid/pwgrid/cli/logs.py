@@ -261,7 +261,7 @@ def _time_of(line: bytes) -> float | None:
 
 
 def _word(text: str) -> "re.Pattern[bytes]":
-    return re.compile(rb"(?<![\w~-])" + re.escape(text.encode()) + rb"(?![\w~-])")
+    return re.compile(rb"(?<![\w-])" + re.escape(text.encode()) + rb"(?![\w-])")
 
 
 def _unit_of(pid: int) -> list[str]:

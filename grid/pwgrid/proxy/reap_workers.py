@@ -132,6 +132,7 @@ class DeadWorkers:
 
 
 def _report(reaped: Reaped, reason: Reason[EndReason]) -> None:
-    """Logs each reaped worker with its sessions."""
-    for worker, sessions in reaped.items():
-        log.info("worker_reaped", worker=worker, sessions=list(sessions), reason=str(reason))
+    """Logs each reaped worker with its sessions and leases."""
+    for worker, failed in reaped.items():
+        ids = {"sessions": list(failed.sessions)} | ({"leases": list(failed.leases)} if failed.leases else {})
+        log.info("worker_reaped", worker=worker, **ids, reason=str(reason))

@@ -59,6 +59,7 @@ _OF_KEYS: Final = (
     ("SREM", "sessions:of:*", "v"),
     ("TYPE", "worker:*"),
     ("ZADD", "sessions:index", "0", "v"),
+    ("ZCARD", "sessions:live:*"),
     ("ZRANGE", "sessions:live:*", "0", "0"),
     ("ZRANGEBYSCORE", "sessions:index", "0", "0"),
     ("ZREM", "sessions:index", "v"),

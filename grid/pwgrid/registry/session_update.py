@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pwgrid.common.reasons import EndReason, Reason
-from pwgrid.common.session_lifecycle import SessionStatus
+from pwgrid.common.session_lifecycle import HeldAs, SessionStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class SessionEnd:
 
 @dataclass(frozen=True, slots=True)
 class SessionUpdate:
-    """A session as its worker knows it; without an `end` it runs.
+    """A session, or a lease, as its worker knows it; without an `end` it runs.
 
     `started_at` (Unix seconds) is None and `client` empty where only the worker's predecessor knew them.
     """
@@ -36,6 +36,18 @@ class SessionUpdate:
     end: SessionEnd | None = None
     told: Mapping[str, str] = field(default_factory=dict)
     """Fields of the record that the proxy told the worker. Used where Redis has none."""
+    kind: HeldAs = HeldAs.SESSION
+    lease_id: str = ""
+    """The lease that a session came with; it has no slot of its own then."""
+
+    @property
+    def key(self) -> tuple[HeldAs, str]:
+        return self.kind, self.session_id
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Its id as a field of a log line."""
+        return {self.kind.value: self.session_id}
 
     def merged(self, other: SessionUpdate) -> SessionUpdate:
         """Returns both in one, whichever came first. An end is final, and keeps the start."""
@@ -45,13 +57,15 @@ class SessionUpdate:
             self.client or other.client,
             self.end or other.end,
             self.told or other.told,
+            self.kind,
+            self.lease_id or other.lease_id,
         )
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> SessionUpdate:
-        """Reads an update of a spool file. Raises TypeError or KeyError for anything else."""
+        """Reads an update of a spool file. Raises TypeError, KeyError or ValueError for anything else."""
         end = values["end"]
         if end is not None:
             reason = Reason.read(end["reason"], Reason(EndReason.OTHER))
             end = SessionEnd(**{**end, "status": SessionStatus(end["status"]), "reason": reason})
-        return cls(**{**values, "end": end})
+        return cls(**{**values, "end": end, "kind": HeldAs(values["kind"])})

@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
+from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.registry.session_update import SessionUpdate
 
 log = structlog.get_logger()
@@ -51,7 +52,7 @@ class SessionRecordWriter:
     ) -> None:
         self._write = write
         self._on_kept = on_kept
-        self._kept: OrderedDict[str, _UnwrittenUpdate] = OrderedDict()
+        self._kept: OrderedDict[tuple[HeldAs, str], _UnwrittenUpdate] = OrderedDict()
         self._under_way: dict[asyncio.Task[None], _UnwrittenUpdate] = {}
         self._replaying = asyncio.Lock()
         self.fault: RegistryUnavailable | None = None
@@ -78,11 +79,11 @@ class SessionRecordWriter:
 
     def unwritten(self) -> list[SessionUpdate]:
         """Returns what Redis may not have yet, one update for each session."""
-        found: dict[str, SessionUpdate] = {}
+        found: dict[tuple[HeldAs, str], SessionUpdate] = {}
         for kept in (*self._under_way.values(), *self._kept.values()):
             update = kept.update
-            before = found.get(update.session_id)
-            found[update.session_id] = before.merged(update) if before else update
+            before = found.get(update.key)
+            found[update.key] = before.merged(update) if before else update
         return list(found.values())
 
     async def flush(self) -> bool:
@@ -120,7 +121,7 @@ class SessionRecordWriter:
         if fault is None:
             kept.done()
             return
-        log.warning("registry_write_kept", session=kept.update.session_id, error=str(fault))
+        log.warning("registry_write_kept", **kept.update.named, error=str(fault))
         self._keep(kept)
         self._on_kept(kept.update)
 
@@ -129,23 +130,23 @@ class SessionRecordWriter:
         try:
             await self._write(update)
         except RegistryError as error:
-            log.error("registry_write_dropped", session=update.session_id, error=str(error))
+            log.error("registry_write_dropped", **update.named, error=str(error))
         except RegistryUnavailable as error:
             return error
         return None
 
     def _keep(self, kept: _UnwrittenUpdate, *, first: bool = False) -> None:
-        session_id = kept.update.session_id
-        before = self._kept.get(session_id)
-        self._kept[session_id] = before.merged(kept) if before else kept
+        key = kept.update.key
+        before = self._kept.get(key)
+        self._kept[key] = before.merged(kept) if before else kept
         if first:
-            self._kept.move_to_end(session_id, last=False)
+            self._kept.move_to_end(key, last=False)
         while len(self._kept) > MAX_UNWRITTEN:
             self._drop_one()
 
     def _drop_one(self) -> None:
-        running = (session_id for session_id, kept in self._kept.items() if kept.update.end is None)
+        running = (key for key, kept in self._kept.items() if kept.update.end is None)
         dropped = self._kept.pop(next(running, next(iter(self._kept))))
         if dropped.update.end is not None:
-            log.error("registry_write_dropped", session=dropped.update.session_id, error=f"{MAX_UNWRITTEN} are kept")
+            log.error("registry_write_dropped", **dropped.update.named, error=f"{MAX_UNWRITTEN} are kept")
         dropped.done()

@@ -20,7 +20,7 @@ import structlog
 
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
-from pwgrid.registry.records import LEASE, TOKEN, TOKEN_ID, lease_of
+from pwgrid.registry.records import TOKEN, TOKEN_ID
 from pwgrid.worker.holders import (
     EXPIRED,
     GRID_STOPPED,
@@ -80,7 +80,7 @@ class Leases:
         self.sessions.on_over = self.disconnected
 
     def get(self, lease_id: str) -> Lease | None:
-        return self.slots.held.get(LEASE + lease_id)
+        return self.slots.held.get(lease_id)
 
     # Requests of proxies
 
@@ -124,7 +124,7 @@ class Leases:
 
     def _take(self, link: int, lease_id: str, message: Mapping[str, Any]) -> dict[str, Any]:
         lease = Lease(
-            *(LEASE + lease_id, str(message["client"])),
+            *(lease_id, str(message["client"])),
             told={str(name): str(value) for name, value in dict(message["told"]).items()},
             digest=digest_of(str(message["secret"])),
             expires_at=float(message["expiresAt"]),
@@ -133,7 +133,7 @@ class Leases:
         )
         refused: str | None = OfferRefusal.DRAINING
         if not self._grid_stops:
-            refused = self.slots.refusal(lease.session_id, float(message["deadline"]), time.monotonic())
+            refused = self.slots.refusal(lease.id, float(message["deadline"]), time.monotonic())
         if refused is None:
             self.slots.hold(lease)
             lease.timer = asyncio.get_running_loop().call_later(KEEP_S, self._drop, lease_id)
@@ -166,7 +166,7 @@ class Leases:
         lease = self.get(lease_id)
         if lease is not None and not lease.is_served:
             lease.stop_timers()
-            self.slots.take_back(lease.session_id)
+            self.slots.take_back(lease.id)
 
     def _extend(self, lease: Lease, ttl_s: float) -> dict[str, Any]:
         lease.expires_at = max(lease.expires_at, time.time() + ttl_s)
@@ -202,11 +202,11 @@ class Leases:
         lease, reason = self._ended.get(client.session.lease_id, (None, None))
         return reason if lease is not None and _may_come(lease, client) else None
 
-    def disconnected(self, session_id: str, end: End | None) -> None:
-        """Called when a session is over; `end` is None if the browser server did not get its client. The lease lasts as
-        if a client that was never connected had not come. Does nothing for a session that came without a lease, or is
-        unknown here."""
-        lease = self.get(lease_of(session_id))
+    def disconnected(self, session_id: str, lease_id: str, end: End | None) -> None:
+        """Called when a session is over, with the lease that it came with; `end` is None if the browser server did not
+        get its client. The lease lasts as if a client that was never connected had not come. Does nothing for a session
+        that came without a lease, or with one that is unknown here."""
+        lease = self.get(lease_id)
         if lease is not None and lease.connected in ("", session_id):
             lease.connected = ""
             if end is not None and end.reason.kind not in NEVER_CONNECTED:
@@ -216,7 +216,7 @@ class Leases:
     def _admit(self, lease: Lease, client: OfferedClient) -> None:
         self._borrower_has(lease)
         lease.stop_grace()
-        lease.connected = client.session.session_id
+        lease.connected = client.session.id
         self.slots.admit(client.session)
         self.sessions.serve(client)
 
@@ -299,7 +299,7 @@ class Leases:
 
     def _finish(self, lease: Lease, end: End) -> None:
         lease.stop_timers()
-        self.slots.free(lease.session_id)
+        self.slots.free(lease.id)
         self._ended[lease.id] = lease, end.reason
         if len(self._ended) > MOST_ENDED:
             self._ended.popitem(last=False)
@@ -316,8 +316,9 @@ class Leases:
 
     # Its successor
 
-    def adopt(self, live: frozenset[str]) -> None:
-        """Takes over the leases of this worker's predecessor; `live` are the ids of the browser server's sessions."""
+    def adopt(self, live: Mapping[str, str]) -> None:
+        """Takes over the leases of this worker's predecessor; `live` maps the browser server's sessions to the leases
+        that they came with ("" for none)."""
         try:
             entries = orjson.loads(self.path.read_bytes())
         except FileNotFoundError:
@@ -327,14 +328,14 @@ class Leases:
             return
         for each in entries:
             lease = Lease(
-                *(LEASE + each["id"], each["client"], each["startedAt"]),
+                *(each["id"], each["client"], each["startedAt"]),
                 is_served=True,
                 told=each["told"],
                 digest=each["digest"],
                 expires_at=each["expiresAt"],
                 token_id=each[TOKEN_ID],
             )
-            lease.connected = next((one for one in live if lease_of(one) == lease.id), "")
+            lease.connected = next((one for one, lease_id in live.items() if lease_id == lease.id), "")
             lease.is_answered = bool(lease.connected or each["isAnswered"])
             self.slots.hold(lease)
             self._arm(lease)

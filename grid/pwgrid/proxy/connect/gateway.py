@@ -96,7 +96,7 @@ class Gateway:
                 try:
                     return await delivery.offer(worker_id)
                 except HandoffFailure as failure:
-                    log.info("offer_failed", worker=worker_id, session=claim.session_id, reason=failure.reason)
+                    log.info("offer_failed", worker=worker_id, **claim.named, reason=failure.reason)
                     self.selector.not_taken(claim, worker_id, failure.reason)
                     if (delivered := await delivery.taken_all_the_same(worker_id, failure)) is not None:
                         return delivered

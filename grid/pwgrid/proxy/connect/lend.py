@@ -19,7 +19,7 @@ from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.select.claim import Claim
 from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S
 from pwgrid.registry import records
-from pwgrid.registry.records import EXPIRES_AT, LEASE
+from pwgrid.registry.records import EXPIRES_AT
 
 _LEASE_ID: Final = re.compile(r"([0-9a-f]{1,32})-([0-9a-f]{16})")
 
@@ -61,7 +61,7 @@ async def lend(gateway: Gateway, claim: Claim, ttl_s: float, attempt: Attempt | 
     claim.fields = {**claim.fields, EXPIRES_AT: f"{time.time() + ttl_s:.3f}"}
     lent = await gateway.place(claim, _Lending(gateway, claim, ttl_s, attempt), attempt)
     if attempt is not None:
-        attempt.served(lent.lease_id.worker_id, claim.session_id)
+        attempt.served(lent.lease_id.worker_id, lease_id=claim.session_id)
     return lent
 
 
@@ -79,7 +79,7 @@ class _Lending:
         # The time in line does not count. Its worker's next heartbeat tells Redis.
         since, expires_at = time.monotonic(), time.time() + self.ttl_s
         secret = secrets.token_urlsafe(24)
-        lease_id = LeaseId(worker_id, self.claim.session_id.removeprefix(LEASE))
+        lease_id = LeaseId(worker_id, self.claim.session_id)
         path = f"/lease/{self.claim.browser_type}/{worker_id}/{lease_id.own}.{secret}"
         refused = None
         try:

@@ -154,7 +154,7 @@ function requestOf(url, headers, socket) {
 
 function onOver(session, report) {
   sessions.delete(session.id);
-  const message = { say: 'closed', idx: ++closedIdx, session: session.id, ...report };
+  const message = { say: 'closed', idx: ++closedIdx, session: session.id, lease: session.told?.lease, ...report };
   unacknowledged.set(message.idx, message);
   say(message);
   if (!process.connected && !sessions.size)

@@ -20,7 +20,7 @@ import structlog
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
-from pwgrid.registry.records import TOKEN_ID
+from pwgrid.registry.records import OF_LEASE, TOKEN_ID
 from pwgrid.runtime.browser_process_tree import Tree, process_table
 from pwgrid.worker.browser.health import Answer, CanaryResult
 from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, in_work, spawn
@@ -199,14 +199,15 @@ class BrowserServer:
             future.set_exception(BrowserServerGone())
             return future
         message: Message = {
-            "session": client.session.session_id,
+            "session": client.session.id,
             "deadline": client.deadline,
             "headers": client.headers,
             "early": client.early,
         }
-        if client.session.told:
-            token = {TOKEN_ID: client.session.token_id} if client.session.token_id else {}
-            message["told"] = {**client.session.told, **token}  # for a successor of this worker
+        session = client.session
+        more = {TOKEN_ID: session.token_id, OF_LEASE: session.lease_id}
+        if told := {**session.told, **{name: text for name, text in more.items() if text}}:
+            message["told"] = told  # for a successor of this worker
         return self._link.send_handle(message, client.sock)
 
     def close_session(self, session_id: str, reason: Reason[EndReason], text: str | None = None) -> None:
@@ -313,7 +314,8 @@ class BrowserServer:
 
     def _deliver(self, message: Message) -> None:
         reason = Reason.read(message["reason"], Reason(EndReason.OTHER))
-        closed = SessionClosed(message["session"], message["bytesIn"], message["bytesOut"], End(message["by"], reason))
+        counts = message["bytesIn"], message["bytesOut"]
+        closed = SessionClosed(message["session"], *counts, End(message["by"], reason), message.get("lease", ""))
         self._on_closed(closed, lambda: self._link.send({"do": "ack", "idx": message["idx"]}))
 
     def _tell_gone(self, reason: Reason[WorkerEnd]) -> None:
