@@ -271,7 +271,7 @@ def _counters_are_exact(grid: Grid, book: Book) -> None:
     """No slot taken, nothing live, no session in between, and no trace of a worker that is gone."""
     checks: dict[str, Callable[[], Any]] = {
         "counters are not 0": grid.active,
-        "sessions:live": lambda: grid.redis("KEYS", "sessions:live:*"),
+        "live in Redis": lambda: grid.redis("KEYS", "*s:live:*") + grid.redis("KEYS", "sessions:leased:*"),
         "sessions in between": lambda: [
             each for each in sessions_by_end(grid) if "pending: " in each or "running: " in each
         ],

@@ -49,7 +49,7 @@ LONGEST = "'x'.repeat(2 ** 29 - 24)"
 
 POLL_S = 0.01
 LIMIT_S = 60.0
-LOOK_S = 0.5
+IDLE_S = 0.5
 KEPT = {"MAX_LIFETIME_SESSIONS": NEVER, "CANARY_INTERVAL": "600"}
 ROOM = {**KEPT, "MAX_CONCURRENT_SESSIONS": "8"}
 HANGS = {**KEPT, "WORKER_LOST_THRESHOLD": str(LOST_S)}
@@ -449,7 +449,7 @@ async def _measure(names: list[str], rounds: int, busy: list[float]) -> tuple[li
             try:
                 for number in range(rounds):
                     machine = MachineMeter()  # of ours nothing runs now; later some of it is not our child any more
-                    await asyncio.sleep(LOOK_S)
+                    await asyncio.sleep(IDLE_S)
                     busy.append(machine.by_others())
                     await round_of(fault, playwright, found)
                     progress(f"{fault.name}: round {number + 1} of {rounds}: {_row(fault, found, number + 1)[1:]}")

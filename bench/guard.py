@@ -1,16 +1,23 @@
-"""Bench: what the guard at Playwright's dispatcher costs a client's messages, with real Chromiums and raw clients."""
+"""Bench: what the guard at Playwright's dispatcher costs, with real Chromiums and raw clients.
+
+Both the messages of each client, and its neighbours, who wait while Node works on heavy ones.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
 from statistics import median
 
 from bench.harness import Options, Row, at_most, cpu_us, progress
 from bench.servers import DirectServer, grid_of, pids_of
+from tests.hostile.heavy_calls import HEAVY, site
 from tests.support.protocol_client import ProtocolClient, protocol_client
 
+WAIT_MS = 1000
 SIDES = ("compatible", "off", "direct")
 
 Call = Callable[[], Awaitable[object]]
@@ -23,7 +30,7 @@ def run(options: Options) -> list[Row]:
         for guard in ("compatible", "off"):
             grid = stack.enter_context(grid_of(environment={"CLIENT_GUARD": guard}))
             endpoints[guard], nodes[guard] = grid.endpoint, pids_of(grid)["browser server"]
-        return asyncio.run(_measured(endpoints, nodes, options))
+        return [*asyncio.run(_measured(endpoints, nodes, options)), *asyncio.run(_waits(endpoints["compatible"]))]
 
 
 async def _measured(endpoints: dict[str, str], nodes: dict[str, int], options: Options) -> list[Row]:
@@ -34,6 +41,30 @@ async def _measured(endpoints: dict[str, str], nodes: dict[str, int], options: O
             for each, call in zip(calls.values(), await _calls(client), strict=True):
                 each[side] = call
         return [row for name, by_side in calls.items() for row in await _rows(name, by_side, nodes, options)]
+
+
+async def _waits(endpoint: str) -> list[Row]:
+    """A row for each heavy call: the longest wait of a neighbour meanwhile, and until Node has removed what it made."""
+    argv = (sys.executable, "-m", "bench.neighbour", endpoint)
+    neighbour = await asyncio.create_subprocess_exec(*argv, stdin=PIPE, stdout=PIPE)
+    assert neighbour.stdin is not None
+    assert neighbour.stdout is not None
+    try:
+        await neighbour.stdout.readline()
+        rows = []
+        async with site() as address:
+            for heavy in HEAVY:
+                neighbour.stdin.write(b"\n")
+                await neighbour.stdout.readline()
+                await heavy.once(endpoint, address)
+                neighbour.stdin.write(b"\n")
+                wait_ms = float(await neighbour.stdout.readline())
+                what = f"a neighbour's longest wait: {heavy.name.replace('_', ' ')}"
+                rows.append(Row(what, f"{wait_ms:.0f} ms", "", "", *at_most(wait_ms, WAIT_MS, " ms")))
+        return rows
+    finally:
+        neighbour.stdin.close()
+        await neighbour.wait()
 
 
 async def _calls(client: ProtocolClient) -> tuple[Call, Call]:
@@ -84,5 +115,7 @@ async def _microseconds(call: Call, node: int, count: int) -> float:
 COMPARES = (
     "Three raw clients take turns, each with a page in a Chromium of its own: a grid with CLIENT_GUARD=compatible, one "
     "with CLIENT_GUARD=off, launchServer() without a grid. No process of a grid touches their bytes, so the "
-    "difference is what the launcher does with each message: CPU of the Node process, all its threads, for one call."
+    "difference is what the launcher does with each message: CPU of the Node process, all its threads, for one call. "
+    "Then a client sends what tests/hostile/heavy_calls.py has, one after the other, and a neighbour in the same "
+    "browser, a process of its own, asks Node something every 5 ms."
 )

@@ -22,7 +22,7 @@ LIFETIME = 10
 SEED = 1
 SHORTEST_S = 2.0
 BEAT_S = 0.5
-LOOK_S = 0.25
+SAMPLE_INTERVAL_S = 0.25
 DRAIN_S = float(SETTINGS["drain_timeout"].default)
 
 
@@ -66,7 +66,7 @@ def run(options: Options) -> list[Row]:
     }
     with grid_of(WORKERS, environment=given) as grid:
         watch = Watch(grid)
-        with every(LOOK_S, watch.look):
+        with every(SAMPLE_INTERVAL_S, watch.look):
             asyncio.run(_run(grid.endpoint, sessions))
         outlasted = _outlasted(grid, watch.draining_since)
     lost = sessions.cut.total()

@@ -5,17 +5,19 @@
 --       6 stale threshold, seconds    7 key prefix    8 TTL of a live session's record, seconds
 --       9 how long records of ended sessions are kept, seconds    10 rssMib ("" = as before)
 --      11 lifetime: what the worker itself counts ("" = it does not know, and the counter stays)
---      12 n, the number of live sessions that follow    13 … 12+4n for each: its id, when it started (Unix seconds, or ""),
---       its client's address (or ""), what its worker was told of it (JSON, see lib.lua, or "")
+--      12 n, the number of live sessions and leases that follow; for each: its kind ("session" or "lease"), its id, the lease
+--       that it came with (or ""), when it started (Unix seconds, or ""), its client's address (or ""), what its worker was
+--       told of it (JSON, see lib.lua, or "")
 --       then fields of the worker's hash that another program may have changed: name, value …
 -- Returns {known, command, repaired, used up, session id, seconds …}: known is 0 when the worker's key is gone (nothing was
 --       changed: register again); command is the value of worker:cmd:{type}:{id}, or "serve" for a spare that a selection
 --       made available, or ""; repaired is by how much the active counter was wrong; used up is 1 when the command is the
---       selection's, after the last session of the worker's lifetime; then the sessions whose clients may be on their way,
---       and how many seconds their leases still run.
+--       selection's, after the last session of the worker's lifetime; then the ids of sessions and leases for which a proxy
+--       may be on its way, and how many seconds they still have for that.
 -- Keys  worker:{type}:{id}, both counters, sessions:live:{type}:{id}, session:{id}, sessions:outcomes, sessions:ends,
---       sessions:taken_back, sessions:index, sessions:of:{…}, cluster:counter_repairs (+1 for a repair of one or both counters);
---       worker:cmd:{type}:{id} as rollback.lua; publishes slots:{pool} if the worker may be eligible again and a client waits.
+--       sessions:taken_back, sessions:index, sessions:of:{…}; the same for leases, and sessions:leased:{type}:{id};
+--       cluster:counter_repairs (+1 for a repair of one or both counters); worker:cmd:{type}:{id} as rollback.lua; publishes
+--       slots:{pool} if the worker may be eligible again and a client waits.
 --
 -- A shutdown command makes the worker draining in this very step. Only the selection's own command waits until the last
 -- client's lease ends or its session starts, since a failed handoff takes that command back; no other slot can be leased
@@ -29,25 +31,23 @@
 -- a repair; one below does not: while Redis was away only the worker counted.
 
 local prefix, field, now, status = ARGV[7], ARGV[1] .. ':' .. ARGV[2], ARGV[3], ARGV[4]
-local key, live = prefix .. 'worker:' .. field, prefix .. 'sessions:live:' .. field
+local key = prefix .. 'worker:' .. field
 local was = redis.call('HMGET', key, 'status', 'lastHeartbeat', 'outside', 'outsideLifetime')
 if not was[2] then return {0, redis.call('GET', prefix .. 'worker:cmd:' .. field) or '', 0, 0} end
-local own, before, awaited = {}, whole(redis.call('HGET', KEYS[1], field)), {}
+local before, awaited = whole(redis.call('HGET', KEYS[1], field)), {}
 
--- Sessions
-local last = 12 + 4 * tonumber(ARGV[12])
-for i = 13, last, 4 do
-  own[ARGV[i]] = true
-  adopt(prefix, field, ARGV[i], now, tonumber(ARGV[8]), ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+-- Sessions and leases
+local own, last = adopt_all(prefix, field, 12, now, tonumber(ARGV[8]))
+local function presume(kind, id, status, why)
+  finish(prefix, KEYS[1], field, kind, id, status, why, why, now, tonumber(ARGV[9]), true)
 end
-local members = redis.call('ZRANGE', live, 0, -1, 'WITHSCORES')
-for i = 1, #members, 2 do
-  local id, lease_until = members[i], members[i + 1]
-  if not own[id] then
+for _, each in ipairs(live_in(prefix, field)) do
+  local kind, id, lease_until = unpack(each)
+  if not own[name_of(kind, id)] then
     if lease_until == 'inf' then
-      finish(prefix, KEYS[1], field, id, 'failed', 'lost by worker', 'lost by worker', now, tonumber(ARGV[9]), true)
+      presume(kind, id, 'failed', 'lost by worker')
     elseif tonumber(lease_until) <= tonumber(now) then
-      finish(prefix, KEYS[1], field, id, 'expired', 'lease expired', 'lease expired', now, tonumber(ARGV[9]), true)
+      presume(kind, id, 'expired', 'lease expired')
       take_back(prefix, KEYS[2], field)
     else
       awaited[#awaited + 1] = id
@@ -72,7 +72,7 @@ redis.call('PEXPIRE', key, string.format('%.0f', tonumber(ARGV[5]) * 1000))
 
 -- Counters
 local is_wrong = false
-local leases, counted, outside = slots_taken(live), whole(redis.call('HGET', KEYS[1], field)), whole(was[3]) or 0
+local leases, counted, outside = slots_taken(prefix, field), whole(redis.call('HGET', KEYS[1], field)), whole(was[3]) or 0
 local returned = outside - math.max(0, math.min(outside, (counted or 0) - leases)) -- what these callers took back, or the counter lost
 outside = outside - returned
 local active = leases + outside

@@ -8,11 +8,13 @@
 --       dead, or is this worker, and ends)
 --       7 owner and 8 seconds of a lock: while another owner holds it, nothing is done (one reaper at a time)
 --       9 "names": return which workers were reaped instead of how many    10 kind of the reason ("worker lost")
--- Returns the number of workers reaped; with "names" a list of lists {"{type}:{id}", session id …}, or nil if locked out.
--- Keys  reaper:lock, reaper:cursor; worker:{type}:{id}, both counter fields and sessions:live:{type}:{id} of each reaped
---       worker, worker:cmd:{type}:{id} of the one that is named; its live sessions: session:{id} failed with the reason,
---       sessions:outcomes, sessions:ends, sessions:of:{…}; publishes slots:{pool} if a client waits for one of their caps;
---       sessions:index loses vanished records.
+-- Returns the number of workers reaped; with "names" a list of lists {"{type}:{id}", {session id …}, {lease id …}}, or nil
+--       if locked out.
+-- Keys  reaper:lock, reaper:cursor; worker:{type}:{id}, both counter fields, sessions:live:{type}:{id},
+--       leases:live:{type}:{id} and sessions:leased:{type}:{id} of each reaped worker, worker:cmd:{type}:{id} of the one that
+--       is named; its live sessions: session:{id} failed with the reason, sessions:outcomes, sessions:ends, sessions:of:{…};
+--       its leases: lease:{id}, leases:outcomes, sessions:of:{…}; publishes slots:{pool} if a client waits for one of their
+--       caps; sessions:index and leases:index lose vanished records.
 --
 -- A worker has a counter, or a hash worker:{type}:{id} with a heartbeat or an endpoint. It is stale when its last heartbeat
 -- is older than the threshold, or its key or heartbeat is missing. A call scans at most about 100,000 keys of the database
@@ -42,12 +44,17 @@ local function take_one(hash, field)
   if (whole(redis.call('HGET', hash, field)) or 0) > 0 then add(hash, field, -1) end
 end
 
--- Finds the record of a session, session:{id}, or of a borrowed lease, whose id begins with "lease:" and is the record's
--- name. The id of a session that comes with a lease is the lease's, and ~{number}; it takes no slot of its own.
--- Returns the record's key, the prefix of the keys of its totals, and whether it takes a slot.
-local function record_of(prefix, id)
-  if string.sub(id, 1, 6) == 'lease:' then return prefix .. id, prefix .. 'leases:', true end
-  return prefix .. 'session:' .. id, prefix .. 'sessions:', not string.find(id, '~', 1, true)
+-- The kinds of what takes a slot (HeldAs in pwgrid/common/session_lifecycle.py).
+local KINDS = {'session', 'lease'}
+
+-- Names what has this kind and id: its record's key, behind the prefix, and its name in sessions:of:{…}.
+local function name_of(kind, id)
+  return kind .. ':' .. id
+end
+
+-- The prefix of the keys that are for all of a kind, sessions:… or leases:…: live sets, index and totals.
+local function all_of(prefix, kind)
+  return prefix .. kind .. 's:'
 end
 
 -- Tells the proxies that a slot in this pool may have come free, if a selection found none since the last time. Clients that
@@ -58,11 +65,11 @@ local function tell(prefix, pool)
   end
 end
 
--- A session that has ended, or never began, counts towards its caps no longer. `caps` is as for join_caps. Who waits for a
--- cap listens to the pools of its sessions; the worker's own pool need not have a free slot now.
-local function leave_caps(prefix, id, caps, pool)
+-- A session or lease that has ended, or never began, counts towards its caps no longer. `name` and `caps` are as for
+-- join_caps. Who waits for a cap listens to the pools of its sessions; the worker's own pool need not have a free slot now.
+local function leave_caps(prefix, name, caps, pool)
   if not caps then return end
-  for of in string.gmatch(caps, '[^,]+') do redis.call('SREM', prefix .. 'sessions:of:' .. of, id) end
+  for of in string.gmatch(caps, '[^,]+') do redis.call('SREM', prefix .. 'sessions:of:' .. of, name) end
   tell(prefix, pool)
 end
 -- [end: both]
@@ -72,9 +79,9 @@ local LENGTH_BOUNDS_S = {1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400}
 
 -- Counts an end by browser type, pool, status and kind of its reason; and the session's length in seconds, unless it is
 -- unknown (nil).
-local function tally(prefix, browser_type, pool, status, kind, length_s)
+local function tally(prefix, browser_type, pool, status, reason_kind, length_s)
   local field = browser_type .. ':' .. pool .. ':'
-  add(prefix .. 'sessions:ends', field .. status .. ':' .. kind, 1)
+  add(prefix .. 'sessions:ends', field .. status .. ':' .. reason_kind, 1)
   if not length_s then return end
   local bound = 'inf'
   for i = #LENGTH_BOUNDS_S, 1, -1 do
@@ -84,47 +91,68 @@ local function tally(prefix, browser_type, pool, status, kind, length_s)
   add(prefix .. 'sessions:lengths', field .. 'ms', math.floor(math.max(0, length_s) * 1000))
 end
 
--- Copies fields of a lease's record into the record of a session that came with the lease.
-local function note_lease(prefix, id)
-  local lease = string.match(id, '^(.-)~')
+-- Copies fields of a lease's record into the record of a session that came with the lease. Does nothing for nil.
+local function note_lease(prefix, id, lease)
   if not lease then return end
   local names = {'pool', 'labels', 'labelKey', 'name', 'run', 'token'}
   local record = {'lease', lease}
-  for i, value in ipairs(redis.call('HMGET', prefix .. 'lease:' .. lease, unpack(names))) do
+  for i, value in ipairs(redis.call('HMGET', prefix .. name_of('lease', lease), unpack(names))) do
     if value then
       record[#record + 1] = names[i]
       record[#record + 1] = value
     end
   end
-  redis.call('HSET', prefix .. 'session:' .. id, unpack(record))
+  redis.call('HSET', prefix .. name_of('session', id), unpack(record))
 end
 
--- Ends session `id` of the worker at `field` ("type:id"): gives its lease back, counts its outcome, keeps its record.
--- A session has its slot by being in the live set, so the slot is given back once, and the counter never falls below 0.
--- `reason` is a sentence for people, `kind` one of EndReason in pwgrid/common/reasons.py. `presumed`: the worker did not
--- report the end itself, and may prove it wrong. Returns whether this call ended the session, and whether a slot came free.
-local function finish(prefix, active_hash, field, id, status, kind, reason, now, history_ttl_s, presumed)
-  local key, totals, takes_slot = record_of(prefix, id)
-  local freed = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1 and takes_slot
-  if freed then take_one(active_hash, field) end
+-- What is live in the worker at `field` ("type:id"): a list of {kind, id, end of its pending lease, or "inf" once it runs}.
+-- What takes a slot is in the live set of its kind; sessions that came with a lease, and take none, are in sessions:leased.
+local function live_in(prefix, field)
+  local found = {}
+  for _, kind in ipairs(KINDS) do
+    local members = redis.call('ZRANGE', all_of(prefix, kind) .. 'live:' .. field, 0, -1, 'WITHSCORES')
+    for i = 1, #members, 2 do found[#found + 1] = {kind, members[i], members[i + 1]} end
+  end
+  for _, id in ipairs(redis.call('HKEYS', prefix .. 'sessions:leased:' .. field)) do
+    found[#found + 1] = {'session', id, 'inf'}
+  end
+  return found
+end
+
+-- Ends the session or lease `id` of the worker at `field` ("type:id"): frees its slot, counts its outcome, keeps its record.
+-- It has its slot by being in the live set, so the slot is given back once, and the counter never falls below 0.
+-- `reason` is a sentence for people, `reason_kind` one of EndReason in pwgrid/common/reasons.py. `presumed`: the worker did
+-- not report the end itself, and may prove it wrong. `lease`: which a session came with, where Redis may not know it.
+-- Returns whether this call ended it, and whether a slot came free.
+local function finish(
+  prefix, active_hash, field, kind, id, status, reason_kind, reason, now, history_ttl_s, presumed, lease)
+  local name, all, leased = name_of(kind, id), all_of(prefix, kind), prefix .. 'sessions:leased:' .. field
+  local key = prefix .. name
+  local freed = redis.call('ZREM', all .. 'live:' .. field, id) == 1
+  if freed then
+    take_one(active_hash, field)
+  elseif kind == 'session' then
+    lease = redis.call('HGET', leased, id) or lease
+    redis.call('HDEL', leased, id)
+  end
   local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'startedAt', 'pool', 'caps')
   if was[1] and (was[2] .. ':' .. was[3] ~= field or (was[1] ~= 'pending' and was[1] ~= 'running')) then
     return false, freed
   end
   local browser_type, worker_id = string.match(field, '^([^:]*):(.*)$')
   if not was[1] then
-    redis.call('HSET', key, 'browserType', browser_type, 'workerId', worker_id, 'createdAt', now)
-    note_lease(prefix, id)
-    redis.call('ZADD', totals .. 'index', now, id)
+    redis.call('HSET', key, 'kind', kind, 'browserType', browser_type, 'workerId', worker_id, 'createdAt', now)
+    note_lease(prefix, id, lease)
+    redis.call('ZADD', all .. 'index', now, id)
   end
-  redis.call('HSET', key, 'status', status, 'reason', reason, 'reasonKind', kind, 'endedAt', now)
+  redis.call('HSET', key, 'status', status, 'reason', reason, 'reasonKind', reason_kind, 'endedAt', now)
   if presumed then redis.call('HSET', key, 'presumed', 1) end
   redis.call('PEXPIRE', key, string.format('%.0f', history_ttl_s * 1000))
-  add(totals .. 'outcomes', status, 1)
-  leave_caps(prefix, id, was[6], was[5] or browser_type)
-  if totals ~= prefix .. 'sessions:' then return true, freed end
+  add(all .. 'outcomes', status, 1)
+  leave_caps(prefix, name, was[6], was[5] or browser_type)
+  if kind ~= 'session' then return true, freed end
   local length_s = not presumed and tonumber(was[4]) and tonumber(now) - tonumber(was[4]) or nil
-  tally(prefix, browser_type, was[5] or browser_type, status, kind, length_s)
+  tally(prefix, browser_type, was[5] or browser_type, status, reason_kind, length_s)
   return true, freed
 end
 -- [end: ends]
@@ -133,7 +161,7 @@ local SCANS, KEYS_A_SCAN = 100, 1000
 local now = ARGV[1]
 
 local prefix, history_ttl_s, reason = given(3, ''), tonumber(given(4, 3600)), given(5, 'worker lost')
-local only, owner, names, kind = given(6), given(7), given(9) == 'names', given(10, 'worker lost')
+local only, owner, names, reason_kind = given(6), given(7), given(9) == 'names', given(10, 'worker lost')
 local active_hash = KEYS[1] or prefix .. 'cluster:active_connections'
 local lifetime_hash = KEYS[2] or prefix .. 'cluster:lifetime_connections'
 
@@ -192,22 +220,24 @@ end
 
 local reaped = {}
 for field in pairs(fields) do
-  local entry = {field}
-  for _, id in ipairs(redis.call('ZRANGE', prefix .. 'sessions:live:' .. field, 0, -1)) do
-    finish(prefix, active_hash, field, id, 'failed', kind, reason, now, history_ttl_s, true)
-    entry[#entry + 1] = id
+  local live, failed = live_in(prefix, field), {session = {}, lease = {}}
+  for _, each in ipairs(live) do
+    local kind, id = each[1], each[2]
+    finish(prefix, active_hash, field, kind, id, 'failed', reason_kind, reason, now, history_ttl_s, true)
+    table.insert(failed[kind], id)
   end
   local known = redis.call('DEL', prefix .. 'worker:' .. field)
   known = known + redis.call('HDEL', active_hash, field) + redis.call('HDEL', lifetime_hash, field)
-  if known > 0 or #entry > 1 then reaped[#reaped + 1] = entry end
+  if known > 0 or #live > 0 then reaped[#reaped + 1] = {field, failed.session, failed.lease} end
 end
 
 if only then
   redis.call('DEL', prefix .. 'worker:cmd:' .. only)
 else
-  for _, index in ipairs({prefix .. 'sessions:index', prefix .. 'leases:index'}) do
+  for _, kind in ipairs(KINDS) do
+    local index = all_of(prefix, kind) .. 'index'
     for _, id in ipairs(redis.call('ZRANGE', index, 0, 999)) do
-      if redis.call('EXISTS', (record_of(prefix, id))) == 0 then redis.call('ZREM', index, id) end
+      if redis.call('EXISTS', prefix .. name_of(kind, id)) == 0 then redis.call('ZREM', index, id) end
     end
   end
 end

@@ -3,23 +3,22 @@
 -- KEYS  1 cluster:active_connections      2 cluster:lifetime_connections      (full names, with the prefix if there is one)
 -- ARGV  1 browser type    2 worker id    3 now, Unix seconds    4 lifetime: what the worker itself counts
 --       5 TTL of the worker's key, seconds    6 key prefix    7 TTL of a live session's record, seconds
---       8 n, the number of live sessions that follow    9 … 8+4n for each: its id, when it started (Unix seconds, or ""),
---       its client's address (or ""), what its worker was told of it (JSON, see lib.lua, or "")
+--       8 n, the number of live sessions and leases that follow; for each: its kind ("session" or "lease"), its id, the lease
+--       that it came with (or ""), when it started (Unix seconds, or ""), its client's address (or ""), what its worker was
+--       told of it (JSON, see lib.lua, or "")
 --       then fields of the worker's hash: name, value …
 -- Returns the active counter as written: the slots of these sessions, of leases (a client is on its way), and of callers of
 --       selector.lua without a session id.
--- Keys  worker:{type}:{id} (with TTL), both counters, sessions:live:{type}:{id}, session:{id} and sessions:of:{…} of the given
---       sessions;
+-- Keys  worker:{type}:{id} (with TTL), both counters, sessions:live:{type}:{id}, leases:live:{type}:{id},
+--       sessions:leased:{type}:{id}; session:{id}, lease:{id} and sessions:of:{…} of the given sessions and leases;
 --       publishes slots:{pool} and slots:{type}.
 --
 -- Idempotent. The lifetime never goes down.
 
 local prefix, field, now = ARGV[6], ARGV[1] .. ':' .. ARGV[2], ARGV[3]
-local key, last = prefix .. 'worker:' .. field, 8 + 4 * tonumber(ARGV[8])
+local key = prefix .. 'worker:' .. field
 
-for i = 9, last, 4 do
-  adopt(prefix, field, ARGV[i], now, tonumber(ARGV[7]), ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
-end
+local _, last = adopt_all(prefix, field, 8, now, tonumber(ARGV[7]))
 
 local outside = redis.call('HMGET', key, 'outside', 'outsideLifetime')
 local fields = {'browserType', ARGV[1], 'lastHeartbeat', math.floor(now),
@@ -29,7 +28,7 @@ redis.call('DEL', key)
 redis.call('HSET', key, unpack(fields))
 redis.call('PEXPIRE', key, string.format('%.0f', tonumber(ARGV[5]) * 1000))
 
-local active = slots_taken(prefix .. 'sessions:live:' .. field) + (whole(outside[1]) or 0)
+local active = slots_taken(prefix, field) + (whole(outside[1]) or 0)
 local lifetime = math.max(tonumber(ARGV[4]), whole(redis.call('HGET', KEYS[2], field)) or 0)
 redis.call('HSET', KEYS[1], field, active)
 redis.call('HSET', KEYS[2], field, lifetime)

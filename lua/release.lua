@@ -1,4 +1,4 @@
--- Ends one session: record, live set, active counter and outcome total in one atomic step. Needs lib.lua.
+-- Ends one session or lease: record, live set, active counter and outcome total in one atomic step. Needs lib.lua.
 --
 -- KEYS  1 cluster:active_connections (full name, with the prefix if there is one)
 -- ARGV  1 session id    2 completed | ended | failed | expired    3 reason    4 when it ended, Unix seconds
@@ -9,10 +9,12 @@
 --      13 when the drain of its worker began, Unix seconds, if there was one
 --      14 what the worker was told of its client: JSON, fields of the record and "caps", as in lib.lua
 --      15 kind of the reason, by which the end is counted ("other")
+--      16 kind ("session") or "lease"; 1 is a lease's id then      17 the lease that a session came with
 -- Returns 1 if this call ended the session, 0 if it had ended before, is another worker's, or is not known.
 -- Keys  session:{id}, sessions:live:{type}:{id}, sessions:outcomes (and sessions:taken_back), sessions:ends, sessions:lengths,
---       sessions:of:{…}, the worker's counter (-1 once, never below 0); publishes slots:{pool} if a client waits for the slot
---       (slots:wanted:{pool}, set by the selector).
+--       sessions:of:{…}, sessions:leased:{type}:{id}; for a lease the same under lease:{id} and leases:…; the worker's
+--       counter (-1 once, never below 0); publishes slots:{pool} if a client waits for the slot (slots:wanted:{pool}, set by
+--       the selector).
 --
 -- Idempotent by the session's state. A pending session that completes or was ended, or for which 11 is given, had run: its
 -- start, which Redis missed, is recorded now. A report of the worker itself (9 and 10 given) replaces an end that was only
@@ -24,8 +26,8 @@ local id, status, reason, ended_at = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 if status ~= 'completed' and status ~= 'ended' and status ~= 'failed' and status ~= 'expired' then
   return redis.error_reply('ERR a session ends completed, ended, failed or expired, not ' .. tostring(status))
 end
-local prefix = given(5, '')
-local key, totals = record_of(prefix, id)
+local prefix, kind, lease = given(5, ''), given(16, 'session'), given(17)
+local key = prefix .. name_of(kind, id)
 local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'presumed')
 local browser_type, worker_id = given(9, was[2]), given(10, was[3])
 if not browser_type or not worker_id then return 0 end
@@ -33,16 +35,17 @@ local field = browser_type .. ':' .. worker_id
 
 local mine, started_at = was[1] and was[2] .. ':' .. was[3] == field, given(11)
 if mine and was[4] and given(10) then
-  add(totals .. 'taken_back', was[1], 1)
+  add(all_of(prefix, kind) .. 'taken_back', was[1], 1)
   redis.call('HDEL', key, 'presumed')
   redis.call('HSET', key, 'status', 'running')
   redis.call('HSETNX', key, 'startedAt', started_at or ended_at)
 elseif mine and was[1] == 'pending' and (started_at or status == 'completed' or status == 'ended') then
   redis.call('HSET', key, 'status', 'running', 'startedAt', started_at or ended_at)
 elseif not was[1] and started_at then
-  write_anew(prefix, field, id, started_at, given(12, ''), given(14, ''))
+  write_anew(prefix, field, kind, id, lease, started_at, given(12, ''), given(14, ''))
 end
-local ended, freed = finish(prefix, KEYS[1], field, id, status, given(15, 'other'), reason, ended_at, tonumber(given(6, 3600)), false)
+local ended, freed = finish(
+  prefix, KEYS[1], field, kind, id, status, given(15, 'other'), reason, ended_at, tonumber(given(6, 3600)), false, lease)
 if freed then wake(prefix, field) end
 if not ended then return 0 end
 redis.call('HSET', key, 'bytesIn', given(7, 0), 'bytesOut', given(8, 0))

@@ -4,15 +4,16 @@
 -- ARGV  1 browser type    2 MAX_CONCURRENT_SESSIONS    3 MAX_LIFETIME_SESSIONS    4 now, Unix seconds
 --       All others are optional; "" stands for the default.
 --       5 stale threshold, seconds (30)         6 key prefix ("")
---       7 session id: with it a lease holds the slot, and session:{id} is written; for a slot that is borrowed the id
---       begins with "lease:", and lease:{id} is written instead, with totals of its own (leases:…)
+--       7 session id: with it a lease holds the slot, and session:{id} is written (for a borrowed lease see 17)
 --       8 lease of the pending session, seconds (10)                    9 client's address
 --      10 worker ids that must not be chosen, comma-separated       11 Playwright major.minor that the worker must have
 --      12 the one worker id that may be chosen                         13 TTL of the record while live, seconds (900)
 --      14 most sessions in sessions:index (10000)                      15 TTL of the shutdown command, seconds (60)
 --      16 the pool whose workers may be chosen, and whose limits 2 and 3 then are ("" = all workers of the type)
---      17, 18 … further fields of the session record: name, value, name, value …; a name that begins with "max:" is no
---       field but a cap: its value is how many sessions and leases of the rest of the name, say "run:nightly", may be live
+--      17 kind: "session" (the default), or "lease" for a slot that is borrowed; 7 is the id of the lease then, and keys of
+--       leases, lease:{id} and leases:…, take the place of session:{id}, sessions:live:… and sessions:index
+--      18, 19 … further fields of the record: name, value, name, value …; a name that begins with "max:" is no field but
+--       a cap: its value is how many sessions and leases of the rest of the name, say "run:nightly", may be live
 -- Returns the worker's wsEndpoint, or nil when no worker is eligible.
 -- Keys  reads worker:{type}:{id}; adds 1 to both counters.
 --       When lifetime reaches its limit by that: sets worker:cmd:{type}:{id} to "shutdown" and publishes it; the worker's
@@ -64,12 +65,17 @@ local function take_one(hash, field)
   if (whole(redis.call('HGET', hash, field)) or 0) > 0 then add(hash, field, -1) end
 end
 
--- Finds the record of a session, session:{id}, or of a borrowed lease, whose id begins with "lease:" and is the record's
--- name. The id of a session that comes with a lease is the lease's, and ~{number}; it takes no slot of its own.
--- Returns the record's key, the prefix of the keys of its totals, and whether it takes a slot.
-local function record_of(prefix, id)
-  if string.sub(id, 1, 6) == 'lease:' then return prefix .. id, prefix .. 'leases:', true end
-  return prefix .. 'session:' .. id, prefix .. 'sessions:', not string.find(id, '~', 1, true)
+-- The kinds of what takes a slot (HeldAs in pwgrid/common/session_lifecycle.py).
+local KINDS = {'session', 'lease'}
+
+-- Names what has this kind and id: its record's key, behind the prefix, and its name in sessions:of:{…}.
+local function name_of(kind, id)
+  return kind .. ':' .. id
+end
+
+-- The prefix of the keys that are for all of a kind, sessions:… or leases:…: live sets, index and totals.
+local function all_of(prefix, kind)
+  return prefix .. kind .. 's:'
 end
 
 -- Tells the proxies that a slot in this pool may have come free, if a selection found none since the last time. Clients that
@@ -80,11 +86,11 @@ local function tell(prefix, pool)
   end
 end
 
--- A session that has ended, or never began, counts towards its caps no longer. `caps` is as for join_caps. Who waits for a
--- cap listens to the pools of its sessions; the worker's own pool need not have a free slot now.
-local function leave_caps(prefix, id, caps, pool)
+-- A session or lease that has ended, or never began, counts towards its caps no longer. `name` and `caps` are as for
+-- join_caps. Who waits for a cap listens to the pools of its sessions; the worker's own pool need not have a free slot now.
+local function leave_caps(prefix, name, caps, pool)
   if not caps then return end
-  for of in string.gmatch(caps, '[^,]+') do redis.call('SREM', prefix .. 'sessions:of:' .. of, id) end
+  for of in string.gmatch(caps, '[^,]+') do redis.call('SREM', prefix .. 'sessions:of:' .. of, name) end
   tell(prefix, pool)
 end
 -- [end: both]
@@ -114,32 +120,33 @@ end
 
 local CAP_KEPT_MS = '2592000000' -- 30 days, longer than any session: after so long without a new member none of them is live
 
--- Counts a session towards its caps: `caps` is the field of its record, comma-separated, or nil.
-local function join_caps(prefix, id, caps)
+-- Counts a session or lease, by its name_of, towards its caps: `caps` is the field of its record, comma-separated, or nil.
+local function join_caps(prefix, name, caps)
   for of in string.gmatch(caps or '', '[^,]+') do
-    redis.call('SADD', prefix .. 'sessions:of:' .. of, id)
+    redis.call('SADD', prefix .. 'sessions:of:' .. of, name)
     redis.call('PEXPIRE', prefix .. 'sessions:of:' .. of, CAP_KEPT_MS)
   end
 end
 
--- Undoes the selection of a session whose client has not come: slot, lifetime and shutdown command become as before it, and
--- its record is gone. If its end was presumed meanwhile, with its worker, that is taken back. Returns whether there was
--- such a selection, and whether its slot came free.
-local function roll_back(prefix, active_hash, lifetime_hash, id)
-  local key, totals = record_of(prefix, id)
+-- Undoes the selection for a client that has not come: slot, lifetime and shutdown command become as before it, and the
+-- record is gone. If its end was presumed meanwhile, with its worker, that is taken back. Returns whether there was such a
+-- selection, and whether its slot came free.
+local function roll_back(prefix, active_hash, lifetime_hash, kind, id)
+  local name, all = name_of(kind, id), all_of(prefix, kind)
+  local key = prefix .. name
   local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'startedAt', 'presumed', 'caps', 'pool')
   local given_up = was[1] and was[1] ~= 'pending' and was[5] and not was[4]
   if was[1] ~= 'pending' and not given_up then return false, false end
   local field = was[2] .. ':' .. was[3]
-  local freed = redis.call('ZREM', prefix .. 'sessions:live:' .. field, id) == 1
+  local freed = redis.call('ZREM', all .. 'live:' .. field, id) == 1
   if freed then
     take_one(active_hash, field)
     take_back(prefix, lifetime_hash, field)
   end
-  if given_up then add(totals .. 'taken_back', was[1], 1) end
-  leave_caps(prefix, id, was[6], was[7] or was[2])
+  if given_up then add(all .. 'taken_back', was[1], 1) end
+  leave_caps(prefix, name, was[6], was[7] or was[2])
   redis.call('DEL', key)
-  redis.call('ZREM', totals .. 'index', id)
+  redis.call('ZREM', all .. 'index', id)
   if freed then wake(prefix, field) end
   return true, freed
 end
@@ -152,27 +159,25 @@ local function milliseconds(seconds)
   return string.format('%.0f', seconds * 1000)
 end
 
-local stale_s, prefix, session_id = tonumber(given(5, 30)), given(6, ''), given(7)
+local stale_s, prefix, id, kind = tonumber(given(5, 30)), given(6, ''), given(7), given(17, 'session')
 local only, wanted_version = given(12), string.match(given(11, ''), '^%d+%.%d+')
 local wanted_pool = given(16)
 local excluded = {}
 if given(10) then
-  for id in string.gmatch(ARGV[10], '[^,]+') do excluded[id] = true end
+  for worker_id in string.gmatch(ARGV[10], '[^,]+') do excluded[worker_id] = true end
 end
 
-local session_key, totals
-if session_id then
-  session_key, totals = record_of(prefix, session_id)
-  local was = redis.call('HMGET', session_key, 'status', 'browserType', 'workerId')
+if id then
+  local was = redis.call('HMGET', prefix .. name_of(kind, id), 'status', 'browserType', 'workerId')
   if was[1] == 'pending' and not excluded[was[3]] then
     local endpoint = redis.call('HGET', prefix .. 'worker:' .. was[2] .. ':' .. was[3], 'wsEndpoint')
     if endpoint then return endpoint end
   end
-  if was[1] and not roll_back(prefix, active_hash, lifetime_hash, session_id) then return false end
+  if was[1] and not roll_back(prefix, active_hash, lifetime_hash, kind, id) then return false end
 end
 
 local fields, caps, most_of = {}, {}, {}
-for i = 17, #ARGV, 2 do
+for i = 18, #ARGV, 2 do
   local of = string.match(ARGV[i], '^max:(.+)$')
   if of then
     caps[#caps + 1], most_of[of] = of, tonumber(ARGV[i + 1])
@@ -186,19 +191,19 @@ if #caps > 0 then
   fields[#fields + 1] = table.concat(caps, ',')
 end
 
--- Whether a cap leaves no room. Sessions whose record has run out, or does not name its caps, may have ended and be in the set
+-- Whether a cap leaves no room. Those whose record has run out, or does not name its caps, may have ended and be in the set
 -- until it looks full.
 local function is_full(of)
   local members, most = prefix .. 'sessions:of:' .. of, most_of[of]
   if redis.call('SCARD', members) < most then return false end
   local live, pools = 0, {}
-  for _, id in ipairs(redis.call('SMEMBERS', members)) do
-    local was = redis.call('HMGET', (record_of(prefix, id)), 'status', 'pool', 'browserType')
+  for _, name in ipairs(redis.call('SMEMBERS', members)) do
+    local was = redis.call('HMGET', prefix .. name, 'status', 'pool', 'browserType')
     if was[1] == 'pending' or was[1] == 'running' then
       live = live + 1
       pools[was[2] or was[3]] = true
     else
-      redis.call('SREM', members, id)
+      redis.call('SREM', members, name)
     end
   end
   if live < most then return false end
@@ -206,7 +211,7 @@ local function is_full(of)
   return true
 end
 
-for _, of in ipairs(session_id and caps or {}) do
+for _, of in ipairs(id and caps or {}) do
   if is_full(of) then return false end
 end
 
@@ -225,9 +230,9 @@ local active, lifetime = counters(active_hash), counters(lifetime_hash)
 for field in pairs(lifetime) do active[field] = active[field] or 0 end
 
 local function passes(field, version)
-  local id = string.sub(field, #type_prefix + 1)
+  local worker_id = string.sub(field, #type_prefix + 1)
   version = wanted_version and string.match(version or '', '^%d+%.%d+')
-  return not excluded[id] and (not only or only == id) and (not version or version == wanted_version)
+  return not excluded[worker_id] and (not only or only == worker_id) and (not version or version == wanted_version)
 end
 
 local serving, spares, pools, eligible, worker_prefix = 0, {}, {}, {}, prefix .. 'worker:'
@@ -268,7 +273,7 @@ repeat
     if not chosen or better(field, chosen) then chosen = field end
   end
   if not chosen then
-    if session_id then call('SET', prefix .. 'slots:wanted:' .. (wanted_pool or browser_type), 1) end
+    if id then call('SET', prefix .. 'slots:wanted:' .. (wanted_pool or browser_type), 1) end
     return false
   end
   endpoint = call('PTTL', worker_prefix .. chosen) >= 0 and eligible[chosen]
@@ -279,7 +284,7 @@ local lease_until = string.format('%.3f', now + tonumber(given(8, 10)))
 -- Not HINCRBY, which refuses a value that is no number; the values are known here.
 call('HSET', active_hash, chosen, active[chosen] + 1)
 call('HSET', lifetime_hash, chosen, (lifetime[chosen] or 0) + 1)
-if not session_id then
+if not id then
   add(worker_prefix .. chosen, 'outside', 1)
   add(worker_prefix .. chosen, 'outsideLifetime', 1)
 end
@@ -297,17 +302,18 @@ if (lifetime[chosen] or 0) + 1 >= max_lifetime then
   end
 end
 
-if session_id then
+if id then
+  local name, all = name_of(kind, id), all_of(prefix, kind)
   local record = {
-    'browserType', browser_type, 'workerId', string.sub(chosen, #type_prefix + 1), 'status', 'pending',
+    'kind', kind, 'browserType', browser_type, 'workerId', string.sub(chosen, #type_prefix + 1), 'status', 'pending',
     'createdAt', ARGV[4], 'client', given(9, ''), 'pool', pools[chosen],
   }
   for i = 1, #fields do record[#record + 1] = fields[i] end
-  redis.call('HSET', session_key, unpack(record))
-  redis.call('PEXPIRE', session_key, milliseconds(tonumber(given(13, 900))))
-  redis.call('ZADD', prefix .. 'sessions:live:' .. chosen, lease_until, session_id)
-  redis.call('ZADD', totals .. 'index', ARGV[4], session_id)
-  redis.call('ZREMRANGEBYRANK', totals .. 'index', 0, -tonumber(given(14, 10000)) - 1)
-  join_caps(prefix, session_id, table.concat(caps, ','))
+  redis.call('HSET', prefix .. name, unpack(record))
+  redis.call('PEXPIRE', prefix .. name, milliseconds(tonumber(given(13, 900))))
+  redis.call('ZADD', all .. 'live:' .. chosen, lease_until, id)
+  redis.call('ZADD', all .. 'index', ARGV[4], id)
+  redis.call('ZREMRANGEBYRANK', all .. 'index', 0, -tonumber(given(14, 10000)) - 1)
+  join_caps(prefix, name, table.concat(caps, ','))
 end
 return endpoint

@@ -96,7 +96,9 @@ def counters_are_exact(grid: Grid, *, repaired: bool = False) -> None:
     """Active 0, nothing live, no record in an in-between state, no counter repaired unless Redis was lost."""
     grid.get("/health")  # clients that waited for no answer may have been in the proxy's queue until now
     eventually(lambda: grid.active() == 0, "every slot is free")
-    eventually(lambda: grid.redis("KEYS", "sessions:live:*") == [], "nothing is live")
+    eventually(
+        lambda: grid.redis("KEYS", "*s:live:*") == grid.redis("KEYS", "sessions:leased:*") == [], "nothing is live"
+    )
     for key in grid.redis("KEYS", "session:*"):
         assert grid.redis("HGET", key, "status") in (b"completed", b"ended", b"failed", b"expired"), grid.redis(
             "HGETALL", key

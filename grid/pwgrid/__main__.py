@@ -5,7 +5,8 @@ import sys
 
 
 def installed_first() -> None:
-    """Has modules be looked for in the user's own directories last: a project's redis.py or click.py is not for us.
+    """Makes Python look for modules in the user's own directories last: a project's redis.py or click.py is not meant
+    for us.
 
     These are the directories of PYTHONPATH and, with `-m`, the current one, in which Python looks first.
     """

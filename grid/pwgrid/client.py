@@ -1,4 +1,4 @@
-"""Borrows browsers from a grid, for Python programs. Needs nothing but the standard library.
+"""Borrows browsers from a grid, for Python programs, with the standard library alone.
 
     with borrow("AppA:Chromium:UAT", run="smoke") as lease:
         browser = playwright.chromium.connect(lease.ws_endpoint)

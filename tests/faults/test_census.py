@@ -27,7 +27,7 @@ def test_whatever_is_left_shows_in_the_census() -> None:
         assert differences(before, once_equal(grid, before)) == []
         with session(grid.port):
             left = lasting(grid, before)
-            assert {"active sessions, Redis", "leases in Redis", "open files: browser server 2"} <= set(left)
+            assert {"active sessions, Redis", "slots in Redis", "open files: browser server 2"} <= set(left)
 
         assert differences(before, once_equal(grid, before)) == []
         file = grid.runtime / "w" / "left"

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Playwright
 
-from pwgrid.registry.session_updates_until_written import SessionUpdate, write_spool_file
+from pwgrid.registry.session_update import SessionUpdate
+from pwgrid.registry.spool import write_spool_file
 from tests.support import disk
 from tests.support.disk import fill
 from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid

@@ -90,7 +90,7 @@ def what_redis_says(grid: Grid) -> dict[str, Any]:
         "active": pairs(grid, "cluster:active_connections"),
         "lifetime": pairs(grid, "cluster:lifetime_connections"),
         "records": {key.decode() for key in grid.redis("KEYS", "worker:*:*")},
-        "live": grid.redis("KEYS", "sessions:live:*"),
+        "live": grid.redis("KEYS", "*s:live:*"),
         "directories": {path.name for path in (grid.runtime / "w").iterdir()},
         "unwritten": list(grid.runtime.glob("unwritten/*")),
         "ends": ends(grid),

@@ -7,6 +7,9 @@ from typing import Any
 from tests.support.protocol_client import ProtocolClient
 from tests.support.stand_in_proxy import BOUND_S, Watched
 
+NOTHING: dict[str, Any] = {"value": {"v": "undefined"}, "handles": []}
+"""The argument of an evaluation that has none."""
+
 DOWNLOAD = """(() => {
     const link = document.createElement('a');
     link.href = URL.createObjectURL(new Blob(['of the page']));
@@ -26,7 +29,7 @@ async def evaluate(client: ProtocolClient, page: str, expression: str) -> Any:
         "evaluateExpression",
         expression=expression,
         isFunction=False,
-        arg={"value": {"v": "undefined"}, "handles": []},
+        arg=NOTHING,
     )
     return answer["value"]
 

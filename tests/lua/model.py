@@ -1,5 +1,6 @@
 """The scripts as functions of Python, with the time as an argument. Every call goes to a real Redis."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from redis import Redis
@@ -13,12 +14,39 @@ RECORD_TTL_S = 900
 HISTORY_TTL_S = 3600
 
 
-def known(sessions: tuple[str, ...]) -> list[str]:
-    """Live sessions as a worker tells of them when it knows no more than their ids; `id@start` tells more, and so does
+@dataclass(frozen=True)
+class Lease:
+    """A lease, where a session would be named by its id alone."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Leased:
+    """A session that came with a lease."""
+
+    id: str
+    lease: str
+
+
+Holder = str | Lease | Leased
+"""A session by its id, or what else may be live."""
+
+
+def kind_id_lease(holder: Holder) -> tuple[str, str, str]:
+    if isinstance(holder, Lease):
+        return "lease", holder.id, ""
+    return ("session", holder, "") if isinstance(holder, str) else ("session", holder.id, holder.lease)
+
+
+def known(holders: tuple[Holder, ...]) -> list[str]:
+    """What is live as a worker tells of it when it knows no more than the ids; `id@start` tells more, and so does
     `id@start@told`."""
-    return [
-        text for each in sessions for id_, at, told in [f"{each}@@".split("@", 3)[:3]] for text in (id_, at, "", told)
-    ]
+    found = []
+    for kind, each, lease in map(kind_id_lease, holders):
+        id_, at, told = f"{each}@@".split("@", 3)[:3]
+        found += [kind, id_, lease, at, "", told]
+    return found
 
 
 class LuaGrid:
@@ -37,7 +65,7 @@ class LuaGrid:
 
     def select(
         self,
-        session: str = "",
+        holder: Holder = "",
         *,
         now: float = NOW,
         browser: str = "chromium",
@@ -54,8 +82,9 @@ class LuaGrid:
     ) -> str | None:
         """The id of the chosen worker, or None."""
         rule = (browser, max_active, max_lifetime, now, STALE_S, self.prefix)
-        wish = (session, lease, "client:1", exclude, version, only, RECORD_TTL_S, history_max)
-        wish += (command_ttl, pool, *extra)
+        kind, id_, _ = kind_id_lease(holder)
+        wish = (id_, lease, "client:1", exclude, version, only, RECORD_TTL_S, history_max)
+        wish += (command_ttl, pool, kind, *extra)
         endpoint = self.eval("selector", self.counters, *rule, *wish)
         return None if endpoint is None else str(endpoint).rpartition("/")[2].partition(".")[0]
 
@@ -66,7 +95,7 @@ class LuaGrid:
         now: float = NOW,
         browser: str = "chromium",
         lifetime: int = 0,
-        sessions: tuple[str, ...] = (),
+        sessions: tuple[Holder, ...] = (),
         slots: int | None = 5,
         version: str = "1.65.1",
         status: str = "available",
@@ -83,7 +112,7 @@ class LuaGrid:
     def heartbeat(
         self,
         worker: str = "w1",
-        sessions: tuple[str, ...] = (),
+        sessions: tuple[Holder, ...] = (),
         *,
         now: float = NOW,
         browser: str = "chromium",
@@ -100,7 +129,7 @@ class LuaGrid:
     def beat(
         self,
         worker: str = "w1",
-        sessions: tuple[str, ...] = (),
+        sessions: tuple[Holder, ...] = (),
         *,
         now: float = NOW,
         browser: str = "chromium",
@@ -117,23 +146,22 @@ class LuaGrid:
 
     def start(
         self,
-        session: str,
+        holder: Holder,
         *,
         now: float = NOW,
         worker: str = "",
         browser: str = "chromium",
         client: str = "",
         told: str = "",
-        kind: str = "",
     ) -> int:
         own = (browser, worker) if worker else ("", "")
-        return int(
-            self.eval("start_session", self.counters[:1], session, now, self.prefix, RECORD_TTL_S, *own, client, told)
-        )
+        kind, id_, lease = kind_id_lease(holder)
+        what = (id_, now, self.prefix, RECORD_TTL_S, *own, client, told, kind, lease)
+        return int(self.eval("start_session", self.counters[:1], *what))
 
     def release(
         self,
-        session: str,
+        holder: Holder,
         status: str = "completed",
         reason: str = "",
         *,
@@ -145,6 +173,7 @@ class LuaGrid:
         kind: str = "",
     ) -> int:
         own = ("chromium", worker) if worker else ("", "")
+        held_as, id_, lease = kind_id_lease(holder)
         tail = (
             now,
             self.prefix,
@@ -157,11 +186,14 @@ class LuaGrid:
             "",
             told,
             kind,
+            held_as,
+            lease,
         )
-        return int(self.eval("release", self.counters[:1], session, status, reason, *tail))
+        return int(self.eval("release", self.counters[:1], id_, status, reason, *tail))
 
-    def rollback(self, session: str) -> int:
-        return int(self.eval("rollback", self.counters, session, self.prefix))
+    def rollback(self, holder: Holder) -> int:
+        kind, id_, _ = kind_id_lease(holder)
+        return int(self.eval("rollback", self.counters, id_, self.prefix, kind))
 
     def drain(self, worker: str = "w1", browser: str = "chromium") -> int:
         return int(self.eval("set_fields", [f"{self.prefix}worker:{browser}:{worker}"], "", "", "status", "draining"))
@@ -169,7 +201,7 @@ class LuaGrid:
     def unregister(self, worker: str = "w1", reason: str = "worker stopped", *, now: float = NOW) -> int:
         """As the worker itself does. Returns how many sessions failed."""
         reaped = self.reap(now=now, only=f"chromium:{worker}", reason=reason, mode="names")
-        return len(reaped[0]) - 1 if reaped else 0
+        return len(reaped[0][1]) if reaped else 0
 
     def reap(
         self, *, now: float = NOW, only: str = "", reason: str = "", owner: str = "", mode: str = "", kind: str = ""
@@ -202,18 +234,29 @@ class LuaGrid:
     def session(self, session: str) -> dict[str, str]:
         return self.hash(f"session:{session}")
 
-    def status(self, session: str) -> str | None:
-        value = self.get("HGET", f"session:{session}", "status")
-        return None if value is None else str(value)
+    def record(self, holder: Holder) -> dict[str, str]:
+        kind, id_, _ = kind_id_lease(holder)
+        return self.hash(f"{kind}:{id_}")
+
+    def status(self, holder: Holder) -> str | None:
+        return self.record(holder).get("status")
 
     def live(self, worker: str = "w1", browser: str = "chromium") -> list[str]:
+        """Sessions that have slots of their own."""
         return list(self.get("ZRANGE", f"sessions:live:{browser}:{worker}", 0, -1))
 
-    def outcomes(self) -> dict[str, int]:
-        return {name: int(value) for name, value in self.hash("sessions:outcomes").items() if int(value)}
+    def leases(self, worker: str = "w1", browser: str = "chromium") -> list[str]:
+        return list(self.get("ZRANGE", f"leases:live:{browser}:{worker}", 0, -1))
 
-    def taken_back(self) -> dict[str, int]:
-        return {name: int(value) for name, value in self.hash("sessions:taken_back").items()}
+    def leased(self, worker: str = "w1", browser: str = "chromium") -> dict[str, str]:
+        """Sessions that use leases' slots, with these leases."""
+        return self.hash(f"sessions:leased:{browser}:{worker}")
+
+    def outcomes(self, kind: str = "session") -> dict[str, int]:
+        return {name: int(value) for name, value in self.hash(f"{kind}s:outcomes").items() if int(value)}
+
+    def taken_back(self, kind: str = "session") -> dict[str, int]:
+        return {name: int(value) for name, value in self.hash(f"{kind}s:taken_back").items()}
 
     def repairs(self) -> int:
         return int(self.get("GET", "cluster:counter_repairs") or 0)

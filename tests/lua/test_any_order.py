@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.lua.model import NOW, LuaGrid
+from tests.lua.model import NOW, Holder, Lease, Leased, LuaGrid, kind_id_lease
 from tests.support.redis import RedisServer
 
 SLOTS = 3
@@ -23,6 +24,7 @@ CAPS = (("run:/nightly", 4), ("token:ci", 5))
 TOLD = json.dumps({"caps": ",".join(name for name, _ in CAPS)})
 MAX_LIFETIME = 6
 LEASE_S = 5.0
+LIVE = ("pending", "running")
 
 
 @dataclass
@@ -32,8 +34,35 @@ class Worker:
     name: str
     alive: bool = True
     status: str = "available"
-    live: set[str] = field(default_factory=set)
+    live: set[Holder] = field(default_factory=set)
+    """Sessions and leases, each in a slot, and sessions in the slots of their leases."""
     lifetime: int = 0
+
+    @property
+    def taken(self) -> int:
+        return sum(not isinstance(each, Leased) for each in self.live)
+
+    def with_lease(self, lease: Holder) -> list[Holder]:
+        return [each for each in self.live if isinstance(each, Leased) and Lease(each.lease) == lease]
+
+
+def reported(holder: Holder) -> Holder:
+    """As a worker tells of it that was told of its client. A session that came with a lease counts towards no cap."""
+    if isinstance(holder, str):
+        return f"{holder}@@{TOLD}"
+    return Lease(f"{holder.id}@@{TOLD}") if isinstance(holder, Lease) else holder
+
+
+def reading(key: str) -> tuple[Any, ...] | None:
+    """The command that reads a key; None for one that is not compared."""
+    if ":live:" in key:
+        return "ZRANGE", key, 0, -1
+    if key.startswith("sessions:of:"):
+        return "SMEMBERS", key
+    compared = (":outcomes", ":taken_back", ":active_connections")
+    if key.startswith(("session:", "lease:", "sessions:leased:")) or key.endswith(compared):
+        return "HGETALL", key
+    return None
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -48,7 +77,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.now = NOW
         self.workers: dict[str, Worker] = {}
         self.serial = 0
-        self.late: list[tuple[str, str]] = []
+        self.late: list[tuple[Holder, str]] = []
         self.totals: dict[str, int] = {}
 
     # What happens
@@ -58,56 +87,71 @@ class AnyOrder(RuleBasedStateMachine):
         for _ in range(2):
             self.register()
 
-    @rule(target=pending)
-    def a_client_comes(self) -> str:
+    @rule(target=pending, borrows=st.booleans())
+    def a_client_comes(self, borrows: bool) -> Holder:
         self.serial += 1
-        self.select(f"s{self.serial}")
-        return f"s{self.serial}"
+        holder = Lease(f"l{self.serial}") if borrows else f"s{self.serial}"
+        self.select(holder)
+        return holder
 
-    @rule(session=consumes(pending), told=st.booleans())
-    def the_worker_admits_it(self, session: str, told: bool) -> None:
-        worker = self.worker_of(session)
-        if worker is None or len(worker.live) >= SLOTS or worker.status != "available":
-            self.grid.rollback(session)
+    @rule(holder=consumes(pending), told=st.booleans())
+    def the_worker_admits_it(self, holder: Holder, told: bool) -> None:
+        worker = self.worker_of(holder)
+        if worker is None or worker.taken >= SLOTS or worker.status != "available":
+            self.grid.rollback(holder)
             return
-        worker.live.add(session)
+        worker.live.add(holder)
         worker.lifetime += 1
         if told:
-            self.grid.start(session, now=self.now, worker=worker.name, told=TOLD)
+            self.grid.start(holder, now=self.now, worker=worker.name, told=TOLD)
 
-    @rule(session=consumes(pending), times=st.integers(1, 2), again=st.booleans())
-    def the_handoff_fails(self, session: str, times: int, again: bool) -> None:
-        worker = self.worker_of(session)
+    @rule(holder=consumes(pending), times=st.integers(1, 2), again=st.booleans())
+    def the_handoff_fails(self, holder: Holder, times: int, again: bool) -> None:
+        worker = self.worker_of(holder)
         for _ in range(times):
-            self.grid.rollback(session)
+            self.grid.rollback(holder)
         if again:
-            self.select(session, exclude=worker.name if worker else "")
+            self.select(holder, exclude=worker.name if worker else "")
 
-    @rule(target=pending, session=consumes(pending))
-    def the_proxy_asks_again_elsewhere(self, session: str) -> str:
-        worker = self.worker_of(session)
-        self.select(session, exclude=worker.name if worker else "")
-        return session
+    @rule(target=pending, holder=consumes(pending))
+    def the_proxy_asks_again_elsewhere(self, holder: Holder) -> Holder:
+        worker = self.worker_of(holder)
+        self.select(holder, exclude=worker.name if worker else "")
+        return holder
+
+    @rule(data=st.data(), told=st.booleans())
+    def a_client_comes_with_a_lease(self, data: st.DataObject, told: bool) -> None:
+        leases = [(each, name) for each, name in self.living() if isinstance(each, Lease)]
+        if not leases:
+            return
+        lease, name = data.draw(st.sampled_from(leases))
+        self.serial += 1
+        session = Leased(f"s{self.serial}", lease.id)
+        self.workers[name].live.add(session)
+        if told:
+            self.grid.start(session, now=self.now, worker=name)
 
     @rule(data=st.data(), told=st.sampled_from(["now", "twice", "late", "never"]))
-    def a_session_ends(self, data: st.DataObject, told: str) -> None:
-        living = sorted((session, worker.name) for worker in self.workers.values() for session in worker.live)
+    def something_ends(self, data: st.DataObject, told: str) -> None:
+        """A session, or a lease with all that came with it."""
+        living = self.living()
         if not living:
             return
-        session, name = data.draw(st.sampled_from(living))
-        self.workers[name].live.remove(session)
-        if told == "late":
-            self.late.append((session, name))
-        elif told != "never":
-            for _ in range(2 if told == "twice" else 1):
-                self.grid.release(session, "completed", "closed", now=self.now, worker=name)
-            assert self.grid.status(session) == "completed"
+        chosen, name = data.draw(st.sampled_from(living))
+        for holder in (*self.workers[name].with_lease(chosen), chosen):
+            self.workers[name].live.remove(holder)
+            if told == "late":
+                self.late.append((holder, name))
+            elif told != "never":
+                for _ in range(2 if told == "twice" else 1):
+                    self.grid.release(holder, "completed", "closed", now=self.now, worker=name)
+                assert self.grid.status(holder) == "completed"
 
     @rule()
     def what_was_kept_while_redis_was_away_is_told(self) -> None:
-        for session, name in self.late:
-            self.grid.release(session, "completed", "closed", now=self.now, worker=name)
-            assert self.grid.status(session) == "completed"
+        for holder, name in self.late:
+            self.grid.release(holder, "completed", "closed", now=self.now, worker=name)
+            assert self.grid.status(holder) == "completed"
         self.late.clear()
 
     @rule(seconds=st.sampled_from([1.0, 6.0]))
@@ -145,28 +189,38 @@ class AnyOrder(RuleBasedStateMachine):
     # What must hold
 
     @invariant()
-    def counters_are_the_number_of_leases(self) -> None:
+    def redis_agrees_with_itself(self) -> None:
+        seen = self.everything()
+        live = {each for name in self.workers for each in self.live_in(seen, name)}
+        self.counters_are_the_number_of_slots(seen)
+        for kind in ("session", "lease"):
+            self.live_records_and_live_sets_are_the_same(seen, kind, {id_ for of, id_, _ in live if of == kind})
+        for name, _ in CAPS:  # they count who has a slot, and leave nothing behind
+            slots = {f"{kind}:{id_}" for kind, id_, lease in live if not lease}
+            assert seen.get(f"sessions:of:{name}", set()) == slots
+        self.totals_only_rise(seen)
+
+    def counters_are_the_number_of_slots(self, seen: dict[str, Any]) -> None:
+        active = seen.get("cluster:active_connections", {})
         for name in self.workers:
-            assert (self.grid.active(name) or 0) == len(self.grid.live(name))
+            slots = [each for each in self.live_in(seen, name) if not each[2]]
+            assert int(active.get(f"chromium:{name}", 0)) == len(slots)
 
-    @invariant()
-    def live_records_and_leases_are_the_same(self) -> None:
-        leased = {session for name in self.workers for session in self.grid.live(name)}
-        records = [key.rpartition(":")[2] for key in self.grid.client.keys(f"{self.grid.prefix}session:*")]
-        statuses = {session: self.grid.status(session) for session in records}
-        assert {session for session, status in statuses.items() if status in ("pending", "running")} == leased
-        ended = [status for status in statuses.values() if status not in ("pending", "running")]
-        assert sum(self.grid.outcomes().values()) - sum(self.grid.taken_back().values()) == len(ended)
+    def live_records_and_live_sets_are_the_same(self, seen: dict[str, Any], kind: str, live: set[str]) -> None:
+        records = {key.rpartition(":")[2]: record for key, record in seen.items() if key.startswith(f"{kind}:")}
+        assert all(record["kind"] == kind for record in records.values())
+        assert {id_ for id_, record in records.items() if record["status"] in LIVE} == live
+        outcomes, taken_back = seen.get(f"{kind}s:outcomes", {}), seen.get(f"{kind}s:taken_back", {})
+        ended = sum(map(int, outcomes.values())) - sum(map(int, taken_back.values()))
+        assert ended == len(records) - len(live)
 
-    @invariant()
-    def caps_count_live_sessions_and_leave_nothing_behind(self) -> None:
-        leased = {session for name in self.workers for session in self.grid.live(name)}
-        for name, _ in CAPS:
-            assert self.grid.get("SMEMBERS", f"sessions:of:{name}") == leased
-
-    @invariant()
-    def totals_only_rise(self) -> None:
-        totals = {**{f"-{name}": count for name, count in self.grid.taken_back().items()}, **self.grid.outcomes()}
+    def totals_only_rise(self, seen: dict[str, Any]) -> None:
+        totals = {
+            f"{key} {name}": int(count)
+            for key in seen
+            if key.endswith((":outcomes", ":taken_back"))
+            for name, count in seen[key].items()
+        }
         assert all(totals.get(name, 0) >= count for name, count in self.totals.items())
         self.totals = totals
 
@@ -177,12 +231,13 @@ class AnyOrder(RuleBasedStateMachine):
             if worker.alive:
                 self.beat(worker)
         self.grid.reap(now=self.now)
+        seen = self.everything()
         for worker in self.workers.values():
-            assert set(self.grid.live(worker.name)) == worker.live
-            assert self.grid.active(worker.name) == (len(worker.live) if worker.alive else None)
+            assert self.live_in(seen, worker.name) == set(map(kind_id_lease, worker.live))
+            assert self.grid.active(worker.name) == (worker.taken if worker.alive else None)
             assert self.grid.lifetime(worker.name) == (worker.lifetime if worker.alive else None)
-            assert [self.grid.status(session) for session in worker.live] == ["running"] * len(worker.live)
-        self.live_records_and_leases_are_the_same()
+            assert [self.grid.status(holder) for holder in worker.live] == ["running"] * len(worker.live)
+        self.redis_agrees_with_itself()
 
     # Helpers
 
@@ -191,11 +246,32 @@ class AnyOrder(RuleBasedStateMachine):
         self.workers[worker.name] = worker
         self.grid.register(worker.name, slots=SLOTS, now=self.now)
 
-    def select(self, session: str, exclude: str = "") -> None:
+    def living(self) -> list[tuple[Holder, str]]:
+        """What is live, each with its worker, in an order that can be repeated."""
+        living = [(holder, worker.name) for worker in self.workers.values() for holder in worker.live]
+        return sorted(living, key=lambda each: kind_id_lease(each[0]))
+
+    def everything(self) -> dict[str, Any]:
+        """All keys that are compared, with what they hold."""
+        reads = {key: read for key in self.grid.client.keys("*") if (read := reading(key))}
+        with self.grid.client.pipeline(transaction=False) as pipeline:
+            for read in reads.values():
+                pipeline.execute_command(*read)
+            return dict(zip(reads, pipeline.execute(), strict=True))
+
+    @staticmethod
+    def live_in(seen: dict[str, Any], name: str) -> set[tuple[str, str, str]]:
+        """What Redis has as live in this worker, as kind, id and lease."""
+        own = {
+            (kind, id_, "") for kind in ("session", "lease") for id_ in seen.get(f"{kind}s:live:chromium:{name}", ())
+        }
+        return own | {("session", *each) for each in seen.get(f"sessions:leased:chromium:{name}", {}).items()}
+
+    def select(self, holder: Holder, exclude: str = "") -> None:
         before = {name: (self.grid.active(name), self.grid.lifetime(name)) for name in self.workers}
-        had = self.grid.session(session).get("workerId")
+        had = self.grid.record(holder).get("workerId")
         chosen = self.grid.select(
-            session,
+            holder,
             max_active=SLOTS,
             max_lifetime=MAX_LIFETIME,
             lease=LEASE_S,
@@ -212,13 +288,13 @@ class AnyOrder(RuleBasedStateMachine):
             assert chosen != exclude
             assert (self.grid.active(chosen), self.grid.lifetime(chosen)) == (active + 1, lifetime + 1)
 
-    def worker_of(self, session: str) -> Worker | None:
-        record = self.grid.session(session)
+    def worker_of(self, holder: Holder) -> Worker | None:
+        record = self.grid.record(holder)
         worker = self.workers.get(record.get("workerId", ""))
         return worker if worker is not None and worker.alive and record["status"] == "pending" else None
 
     def beat(self, worker: Worker) -> None:
-        live = tuple(f"{session}@@{TOLD}" for session in sorted(worker.live))
+        live = tuple(reported(holder) for holder in sorted(worker.live, key=kind_id_lease))
         known, *_ = self.grid.heartbeat(
             worker.name, live, now=self.now, status=worker.status, lifetime=str(worker.lifetime)
         )

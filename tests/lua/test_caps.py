@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.lua.model import NOW, LuaGrid
+from tests.lua.model import NOW, Lease, Leased, LuaGrid
 
 NIGHTLY, SMOKE = "run:/nightly", "run:/smoke"
 
@@ -101,13 +101,13 @@ def test_the_pools_in_which_a_run_has_its_sessions_are_those_whose_ends_are_wait
 
 def test_a_lease_counts_once_and_the_session_that_comes_with_it_does_not(grid: LuaGrid) -> None:
     grid.register()
-    assert grid.select("lease:l1", extra=("max:run:/nightly", "1")) == "w1"
-    grid.start("lease:l1", worker="w1")
-    grid.start("l1~1", worker="w1")
+    assert grid.select(Lease("l1"), extra=("max:run:/nightly", "1")) == "w1"
+    grid.start(Lease("l1"), worker="w1")
+    grid.start(Leased("s1", "l1"), worker="w1")
     assert select(grid, "s2", (NIGHTLY, 1)) is None
-    assert grid.release("l1~1", "completed", "client disconnected", worker="w1") == 1
+    assert grid.release(Leased("s1", "l1"), "completed", "client disconnected", worker="w1") == 1
     assert select(grid, "s2", (NIGHTLY, 1)) is None
-    assert grid.release("lease:l1", "completed", "returned", worker="w1") == 1
+    assert grid.release(Lease("l1"), "completed", "returned", worker="w1") == 1
     assert select(grid, "s2", (NIGHTLY, 1)) == "w1"
 
 

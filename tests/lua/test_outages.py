@@ -19,7 +19,7 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy import reap_workers
 from pwgrid.proxy.reap_workers import DeadWorkers
 from pwgrid.registry.registry import Registry
-from pwgrid.registry.session_updates_until_written import SessionUpdate
+from pwgrid.registry.session_update import SessionUpdate
 from pwgrid.settings.model import Settings
 from pwgrid.worker import registry_sync
 from pwgrid.worker.holders import End, LiveSession, SessionClosed
@@ -145,7 +145,8 @@ class World:
 
     def tell(self, session_id: str) -> None:
         """As a worker does with what its browser server tells."""
-        session = self.slots.free(session_id)
+        session = self.slots.live.get(session_id)
+        self.slots.free(session_id)
         self.sync.ended(self.ends[session_id], session, lambda: self.ends.pop(session_id, None))
 
     async def the_worker_beats(self) -> None:

@@ -13,7 +13,8 @@ from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.proxy import reap_workers
 from pwgrid.proxy.reap_workers import DeadWorkers
 from pwgrid.registry.registry import Registry
-from pwgrid.registry.session_updates_until_written import SessionEnd, SessionUpdate, SpoolFile, write_spool_file
+from pwgrid.registry.session_update import SessionEnd, SessionUpdate
+from pwgrid.registry.spool import SpoolFile, write_spool_file
 from pwgrid.settings.model import Settings
 from tests.lua.test_registry import WORKER, select
 from tests.support.redis import RedisServer
@@ -141,7 +142,7 @@ async def test_what_was_put_off_is_tried_again(
     registry: Registry, own_redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing tells that a Redis which refused takes writes again."""
-    monkeypatch.setattr(reap_workers, "AGAIN_S", 0.02)
+    monkeypatch.setattr(reap_workers, "RETRY_INTERVAL_S", 0.02)
     left_by_the_worker(tmp_path)
     cleared = asyncio.Event()
     clearing = DeadWorkers(registry, tmp_path, cleared.set)

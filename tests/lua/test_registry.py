@@ -10,11 +10,11 @@ import pytest
 from pwgrid.common import paths
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.reasons import EndReason, Reason
-from pwgrid.common.session_lifecycle import SessionStatus
+from pwgrid.common.session_lifecycle import HeldAs, SessionStatus
 from pwgrid.registry.blocking_reads import SessionWatch, snapshot
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Registry
-from pwgrid.registry.session_updates_until_written import SessionEnd, SessionUpdate
+from pwgrid.registry.session_update import SessionEnd, SessionUpdate
 from pwgrid.settings.model import Settings
 from tests.support.redis import RedisServer
 
@@ -109,9 +109,9 @@ async def test_the_snapshot_tells_everything_also_over_the_blocking_client(
 
 async def test_a_lease_is_no_session(registry: Registry) -> None:
     await registry.register(WORKER)
-    await select(registry, "lease:l1")
-    assert await registry.session("lease:l1") is None
-    assert await registry.session_records(["lease:l1"]) == {}
+    await select(registry, "l1", kind=HeldAs.LEASE)
+    assert await registry.session("l1") is None
+    assert await registry.session_records(["l1"]) == {}
     lease = await registry.lease("l1")
     assert lease is not None
     assert (lease.session_id, (await registry.leases({"pending"})).sessions) == ("l1", [lease])
@@ -119,10 +119,10 @@ async def test_a_lease_is_no_session(registry: Registry) -> None:
 
 async def test_a_lease_that_was_taken_for_ended_and_lives_is_in_the_snapshot(registry: Registry) -> None:
     await registry.register(WORKER)
-    await select(registry, "lease:l1")
-    await registry.write(SessionUpdate("lease:l1", registry.now()))
+    await select(registry, "l1", kind=HeldAs.LEASE)
+    await registry.write(SessionUpdate("l1", registry.now(), kind=HeldAs.LEASE))
     await registry.heartbeat(WORKER, sessions=[])
-    await registry.heartbeat(WORKER, sessions=[SessionUpdate("lease:l1")])
+    await registry.heartbeat(WORKER, sessions=[SessionUpdate("l1", kind=HeldAs.LEASE)])
     found = await registry.snapshot()
     assert (found.leases, found.leases_taken_back) == ({"failed": 1}, {"failed": 1})
 
@@ -174,7 +174,7 @@ async def test_a_drain_reaches_the_worker_at_its_next_heartbeat(registry: Regist
     assert await registry.mark_draining("chromium", "aabbccdd")
     assert await select(registry, "s1") is None
     stopped = Reason(EndReason.WORKER_STOPPED)
-    assert await registry.reap_worker("chromium", "aabbccdd", stopped) == {"chromium:aabbccdd": ()}
+    assert await registry.reap_worker("chromium", "aabbccdd", stopped) == {"chromium:aabbccdd": ((), ())}
     assert not await registry.mark_draining("chromium", "aabbccdd")
 
 
@@ -210,7 +210,7 @@ async def test_reaping_names_workers_and_sessions(registry: Registry, clock: Clo
     await select(registry, "s1")
     assert await registry.reap() == {}
     clock.now += 31
-    assert await registry.reap(lock_s=60) == {"chromium:aabbccdd": ("s1",)}
+    assert await registry.reap(lock_s=60) == {"chromium:aabbccdd": (("s1",), ())}
     assert await registry.reap_worker("chromium", "aabbccdd", Reason(EndReason.WORKER_LOST, "killed")) == {}
 
 
@@ -220,7 +220,7 @@ async def test_only_one_registry_reaps_at_a_time(registry: Registry, own_redis: 
     await registry.register(WORKER)
     clock.now += 31
     assert await other.reap(lock_s=60) == {}
-    assert await registry.reap(lock_s=60) == {"chromium:aabbccdd": ()}
+    assert await registry.reap(lock_s=60) == {"chromium:aabbccdd": ((), ())}
     await other.close()
 
 
@@ -496,6 +496,19 @@ async def test_what_a_page_reads_are_the_live_sessions_and_the_newest(registry: 
     found = await registry.session_records(["s0", "s1", "gone"])
     assert {key: each.status for key, each in found.items()} == {"s0": "pending", "s1": "failed"}
     assert (await registry.activity()).outcomes == {"failed": 1}
+
+
+async def test_who_looks_sees_sessions_that_came_with_leases_too(
+    registry: Registry, own_redis: RedisServer, clock: Clock
+) -> None:
+    await registry.register(WORKER)
+    await select(registry, "l1", kind=HeldAs.LEASE)
+    assert await registry.write(SessionUpdate("s1", registry.now(), lease_id="l1"))
+    live, newest = await registry.session_ids(["chromium:aabbccdd"], newest=9, at_most=10)
+    assert (live, newest) == ({"s1"}, ["s1"])
+    assert (await registry.session_records(live))["s1"].extra["lease"] == "l1"
+    later = SessionWatch(own_redis.url, PREFIX).look(clock.now + 100)  # which reads no session that began long ago
+    assert [each.session_id for each in later.live] == ["s1"]
 
 
 async def test_samples_of_the_page_are_kept_up_to_a_number_and_for_a_time(registry: Registry) -> None:

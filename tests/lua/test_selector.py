@@ -213,6 +213,7 @@ def test_a_selection_writes_the_session_and_its_lease(grid: LuaGrid) -> None:
     session = grid.session("s1")
     assert session.pop("createdAt") == str(NOW)
     assert session == {
+        "kind": "session",
         "browserType": "chromium",
         "workerId": "w1",
         "status": "pending",

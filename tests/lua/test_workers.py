@@ -3,7 +3,7 @@
 import pytest
 
 from pwgrid.common.paths import resource_dir
-from tests.lua.model import NOW, LuaGrid
+from tests.lua.model import NOW, Lease, Leased, LuaGrid
 from tests.support.redis import RedisServer
 
 
@@ -447,9 +447,11 @@ def test_one_worker_is_reaped_however_fresh_it_is(grid: LuaGrid) -> None:
     grid.register("w1")
     grid.register("w2")
     run(grid, "s1", worker="w1")
+    assert grid.select(Lease("l1"), only="w1") == "w1"
+    grid.start(Leased("s2", "l1"), worker="w1")
     reaped = grid.reap(only="chromium:w1", reason="memory limit", mode="names")
-    assert reaped == [["chromium:w1", "s1"]]
-    assert grid.session("s1")["reason"] == "memory limit"
+    assert reaped == [["chromium:w1", ["s1", "s2"], ["l1"]]]
+    assert [grid.record(each)["reason"] for each in ("s1", "s2", Lease("l1"))] == ["memory limit"] * 3
     assert (grid.active("w1"), grid.active("w2")) == (None, 0)
     assert grid.reap(only="chromium:w1", mode="names") == []
 

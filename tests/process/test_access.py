@@ -19,7 +19,7 @@ import pytest
 
 from pwgrid.cli import token as tokens
 from pwgrid.proxy.api.app import create_app
-from pwgrid.proxy.api.roles_and_body_limits import MAX_BODY_BYTES
+from pwgrid.proxy.api.bounded_body import MAX_BODY_BYTES
 from pwgrid.proxy.policy.access import MOST_FAILURES, WRONG_OR_REVOKED, Access
 from pwgrid.runtime.find_grids import find_running
 from pwgrid.tokens.tokens import Role

@@ -49,8 +49,7 @@ console.log(JSON.stringify([found, grown]));
 ANSWER = """
 const { answerFor } = require(process.argv[1]);
 const given = JSON.parse(require('node:fs').readFileSync(0));
-console.log(JSON.stringify(given.map(([head, tail, command]) =>
-  answerFor(head, tail, 600 * 2 ** 20, 256 * 2 ** 20, () => command))));
+console.log(JSON.stringify(given.map(([head, tail, command, text]) => answerFor(head, tail, text, () => command))));
 """
 
 TEXT = "what the browser answers has 600 MiB, and no message may have more than 256"
@@ -119,7 +118,7 @@ def test_a_message_that_is_too_long_takes_no_memory_and_the_next_one_is_whole() 
 def test_an_answer_that_is_dropped_becomes_an_error_for_its_asker(
     head: str, tail: str, command: str | None, answer: object
 ) -> None:
-    assert in_node(ANSWER, [[head, tail, command]]) == [answer]
+    assert in_node(ANSWER, [[head, tail, command, TEXT]]) == [answer]
 
 
 each_browser = pytest.mark.parametrize("browser_type", ["chromium", "firefox"], indirect=True)

@@ -457,17 +457,6 @@ async def test_the_browser_keeps_nothing_of_a_connection_that_is_over(monkeypatc
                 pass
 
 
-@pytest.mark.parametrize("is_old", [False, True])
-async def test_a_browser_server_that_an_earlier_version_launched_is_known(
-    is_old: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A successor may take one over, and would take its silence for the browser's."""
-    if is_old:
-        monkeypatch.setenv("FAKE_OF_EARLIER_VERSION", "1")
-    async with browser_server(fake=True) as watched:
-        assert watched.server.can_be_asked is not is_old
-
-
 async def test_a_canary_of_a_launcher_that_hangs_fails_too() -> None:
     async with browser_server(fake=True) as watched:
         os.kill(watched.server.pid, signal.SIGSTOP)
@@ -608,7 +597,9 @@ async def main():
         spec(Path(sys.argv[1]), drain_timeout=float(sys.argv[5])), ours, theirs,
         on_closed=lambda _closed, _on_record: None, on_gone=lambda _: None,
     )
-    await server.hand_over(offer("a" * 16, session, name="Smoke 12"))
+    client = offer("a" * 16, session, name="Smoke 12")
+    client.session.lease_id = "1" * 16
+    await server.hand_over(client)
     session.close()
     print(server.pid, server.ready.browser_pid, flush=True)
     await asyncio.Event().wait()
@@ -652,7 +643,7 @@ async def test_a_successor_adopts_the_browser_server_and_its_sessions() -> None:
             on_gone=lambda _: None,
             timeout_s=BOUND_S,
         )
-        assert live == {"a" * 16: {"name": "Smoke 12"}}
+        assert live == {"a" * 16: {"name": "Smoke 12", "lease": "1" * 16}}
         assert server.ready.browser_pid == orphan.browser_pid
         assert (await server.canary(BOUND_S)).ok
         watched = Watched(server, directory, closed)
@@ -683,7 +674,7 @@ async def test_a_session_that_ended_without_a_worker_is_reported_to_the_successo
             timeout_s=BOUND_S,
         )
         ended_session = await asyncio.wait_for(closed.get(), BOUND_S)
-        assert (live, ended_session.session_id) == ({}, "a" * 16)
+        assert (live, ended_session.session_id, ended_session.lease_id) == ({}, "a" * 16, "1" * 16)
         await server.stop(10)
 
 
@@ -721,7 +712,7 @@ async def test_half_a_line_of_the_dead_worker_does_not_confuse_node() -> None:
             on_gone=lambda _: None,
             timeout_s=BOUND_S,
         )
-        assert live == {"a" * 16: {"name": "Smoke 12"}}
+        assert live == {"a" * 16: {"name": "Smoke 12", "lease": "1" * 16}}
         await server.stop(10)
         orphan.client.close()
 

@@ -52,6 +52,7 @@ def test_the_package_page_has_the_project_s_addresses_and_no_dead_link(wheel: Pa
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (each for each in archive.namelist() if each.endswith("/METADATA"))
         metadata = email.message_from_bytes(archive.read(name))
+    assert metadata["Version"] == __version__
     addresses = dict(each.split(", ") for each in metadata.get_all("Project-URL", []))
     assert {"Repository", "Documentation", "Issues", "Changelog"} <= addresses.keys()
     assert metadata["Description-Content-Type"] == "text/markdown"

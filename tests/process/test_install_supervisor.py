@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pwgrid.cli.install.installation import SERVICE_USER, InstallOptions, Service
-from pwgrid.cli.install.make_and_remove import Record, TextFile
+from pwgrid.cli.install.record import Record
+from pwgrid.cli.install.steps import TextFile
 from pwgrid.cli.install.supervisord import Supervisord, await_ready
 from pwgrid.common.errors import GridError
 

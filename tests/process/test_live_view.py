@@ -25,6 +25,17 @@ FIRST_SESSION = f"{1:016x}"
 STATE = """() => [innerWidth, innerHeight, devicePixelRatio, document.visibilityState, document.hasFocus(), scrollY,
     document.activeElement.tagName, document.documentElement.outerHTML]"""
 SENSELESS = (b"\xff\xff\xff\xff\0", b"\0\0\0\1\0{", b"\0\0\0\4\0null", b"\0\0\0\x0d\0" + b'{"session":7}')
+NOISE = """() => {
+    const canvas = document.body.appendChild(document.createElement('canvas'));
+    const context = canvas.getContext('2d'), image = context.createImageData(canvas.width = 600, canvas.height = 400);
+    const step = () => {
+        for (let n = 0; n < image.data.length; n++)
+            image.data[n] = n % 4 == 3 ? 255 : Math.random() * 256;
+        context.putImageData(image, 0, 0);
+        requestAnimationFrame(step);
+    };
+    step();
+}"""
 COUNT = """() => {
     const step = n => { document.body.textContent = n; requestAnimationFrame(() => step(n + 1)); };
     step(0);
@@ -84,10 +95,10 @@ class Viewer:
 
 
 @contextlib.asynccontextmanager
-async def viewer(path: Path, session_id: str = FIRST_SESSION) -> AsyncIterator[Viewer]:
+async def viewer(path: Path, session_id: str = FIRST_SESSION, *, operator: bool = False) -> AsyncIterator[Viewer]:
     reader, writer = await asyncio.open_unix_connection(str(path))
     made = Viewer(reader, writer)
-    made.say(session=session_id)
+    made.say(session=session_id, operator=operator)
     try:
         yield made
     finally:
@@ -174,6 +185,44 @@ async def test_a_viewer_gets_a_frame_when_it_asks_the_newest_one_and_five_a_seco
             looking.say(ack=True)
             await looking.frame()
         assert time.monotonic() - began >= 7 * 0.2 * 0.9
+
+
+async def test_a_viewer_that_asks_and_reads_nothing_is_kept_few_frames(tmp_path: Path) -> None:
+    path = tmp_path / "live"
+    async with shown(path) as (_, page), viewer(path) as asking, viewer(path) as reading:
+        await page.evaluate(NOISE)
+        size = 0
+        while size < 3_000_000:  # far more than the kernel keeps for a socket
+            size += len(await reading.frame())
+            reading.say(ack=True)
+            asking.say(ack=True)
+        assert page.context.browser is not None
+        await page.context.browser.close()
+        kept = 0
+        while isinstance(found := await asking.next(), bytes) or "ended" not in found:
+            kept += len(found)
+        assert 0 < kept < 1_500_000
+
+
+async def test_what_is_told_of_pages_is_short(tmp_path: Path) -> None:
+    path = tmp_path / "live"
+    async with shown(path) as (_, page):
+        await page.goto("about:blank#" + "x" * 100_000)
+        async with viewer(path) as looking:
+            assert len((await looking.told())["pages"][0]["url"]) == 2_000
+
+
+async def test_an_operator_has_a_place_where_owners_have_taken_all_of_theirs(tmp_path: Path) -> None:
+    path = tmp_path / "live"
+    async with shown(path), contextlib.AsyncExitStack() as stack:
+        owners = [await stack.enter_async_context(viewer(path)) for _ in range(4)]
+        for each in owners:
+            await each.told()
+        assert await (await stack.enter_async_context(viewer(path))).ended()
+        operators = [await stack.enter_async_context(viewer(path, operator=True)) for _ in range(8)]
+        for each in operators:
+            await each.told()
+        assert await (await stack.enter_async_context(viewer(path, operator=True))).ended()
 
 
 @contextlib.asynccontextmanager

@@ -390,13 +390,13 @@ def test_a_drained_worker_is_replaced_at_once() -> None:
         grid.ask("drain", {"worker": drained["worker"], "reason": "new kernel"})
         command = grid.expect("command", at)
         reason = {"kind": "operator", "detail": "new kernel"}
-        assert command["data"] == {"reason": reason, "timeoutS": 30.0, "recycle": False, "now": False}
+        assert command["data"] == {"reason": reason, "timeoutS": 30.0, "within": "end"}
         grid.expect("available", at)
         (old,) = [worker for worker in grid.status()["workers"] if worker["id"] == drained["worker"]]
         assert (old["status"], old["reason"]) == ("draining", "new kernel")
         # Asked a second time, it ends now.
         grid.ask("drain", {"worker": drained["worker"]})
-        assert grid.expect("command", command["at"] + 1)["data"]["now"] is True
+        assert grid.expect("command", command["at"] + 1)["data"]["within"] == "now"
         wait_gone(drained["pid"])
         grid.end_hurried()
 
@@ -421,7 +421,7 @@ def test_a_drain_that_is_asked_for_twice_with_once_cuts_no_session() -> None:
         drained, asked = grid.expect("available"), {"all": True, "once": True}
         at = grid.mark()
         grid.ask("drain", asked)
-        assert grid.expect("command", at)["data"]["now"] is False
+        assert grid.expect("command", at)["data"]["within"] != "now"
         replacement = grid.expect("available", at)
         at = grid.mark()
         grid.ask("drain", asked)
@@ -515,7 +515,10 @@ def test_a_second_signal_ends_what_does_not_end_by_itself() -> None:
         grid.expect("ready")
         at = grid.mark()
         grid.end_hurried()
-        assert [line["data"]["now"] for line in grid.lines[at:] if line["what"] == "command"] == [False, True]
+        assert [line["data"]["within"] == "now" for line in grid.lines[at:] if line["what"] == "command"] == [
+            False,
+            True,
+        ]
 
 
 def test_a_ctrl_c_that_comes_when_all_has_ended_leaves_nothing() -> None:

@@ -31,7 +31,10 @@ def census(grid: Grid) -> Census:
 
     found: Census = {
         "active sessions, Redis": str(grid.active()),
-        "leases in Redis": str(sum(int(grid.redis("ZCARD", key)) for key in keys("sessions:live:*"))),
+        "slots in Redis": str(sum(int(grid.redis("ZCARD", key)) for key in keys("*s:live:*"))),
+        "sessions in slots of leases, Redis": str(
+            sum(int(grid.redis("HLEN", key)) for key in keys("sessions:leased:*"))
+        ),
         "workers in Redis": str(len(keys("worker:*"))),
         "counters in Redis": _counted(
             f"{name} {owner}"

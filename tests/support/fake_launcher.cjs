@@ -13,7 +13,6 @@
 //   FAKE_IGNORE_STOP=<path>      while the file is there, it has to be killed
 //   FAKE_ACK_DELAY_MS=<n>        handles acknowledged later       FAKE_DIE_AFTER=<n>        SIGKILL to itself at session n
 //   FAKE_GONE_AFTER=<n>          browser crash at session n       FAKE_TCP_PORT=<n>         serves there too (a direct path)
-//   FAKE_OF_EARLIER_VERSION=1    it cannot ask its browser
 //   FAKE_SICK_BROWSER=<path>     while the file has its pid, its browser answers nothing; that is a sign, and canaries hang
 'use strict';
 
@@ -174,7 +173,7 @@ class Session {
       return;
     sessions.delete(this.id);
     const message = {
-      say: 'closed', idx: ++closedIdx, session: this.id,
+      say: 'closed', idx: ++closedIdx, session: this.id, lease: this.told?.lease,
       bytesIn: this.socket.bytesRead, bytesOut: this.socket.bytesWritten, by: this.by, reason: this.reason,
     };
     unacknowledged.set(message.idx, message);
@@ -304,7 +303,7 @@ function announce() {
   const { version } = JSON.parse(fs.readFileSync(path.join(options.playwrightCore, 'package.json')));
   ready = {
     say: 'ready', pid: process.pid, browserPid: process.pid, browserVersion: 'fake',
-    playwrightVersion: env.FAKE_VERSION || version, wsPath: '/fake', asksBrowser: !env.FAKE_OF_EARLIER_VERSION,
+    playwrightVersion: env.FAKE_VERSION || version, wsPath: '/fake',
   };
   say(ready);
 }

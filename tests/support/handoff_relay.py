@@ -17,11 +17,13 @@ _PACKET_BYTES: Final = 160 * 1024
 
 class HandoffRelay:
     """Relays every link that a proxy opens to the worker. While `kill_at` is set, the first packet that has these bytes
-    is not passed on: the process `pid` is killed instead."""
+    is not passed on: the process `pid` is killed instead. With `kill_at_answer` that is done to the answer to it."""
 
     def __init__(self, path: Path) -> None:
         self.kill_at = b""
+        self.kill_at_answer = False
         self.pid = 0
+        self._answers_from: socket.socket | None = None
         self._target = path.with_name("handoff.behind")
         self._path = path
         path.rename(self._target)
@@ -66,8 +68,12 @@ class HandoffRelay:
         except ConnectionError:
             return False
         try:
-            if packet and self.kill_at and self.kill_at in packet:
+            is_meant = bool(packet and self.kill_at and self.kill_at in packet)
+            if is_meant:
                 self.kill_at = b""
+                self._answers_from = other if self.kill_at_answer else None
+            if (is_meant and not self.kill_at_answer) or (packet and sock is self._answers_from):
+                self._answers_from = None
                 os.kill(self.pid, signal.SIGKILL)
             elif packet:
                 socket.send_fds(other, [packet], fds)

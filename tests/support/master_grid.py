@@ -162,7 +162,7 @@ class MasterGrid:
     def end_hurried(self) -> None:
         """Signal until it counts as another signal: the same Ctrl-C arrives twice when make is in between."""
         at = self.mark()
-        while not any(line["data"]["now"] for line in self.lines[at:] if line["what"] == "command"):
+        while not any(line["data"]["within"] == "now" for line in self.lines[at:] if line["what"] == "command"):
             self.send(signal.SIGINT)
             self.status()
             assert self.process.stdout is not None

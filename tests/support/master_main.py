@@ -110,7 +110,7 @@ class FakeWorker:
         say("command", worker=self.boot.worker_id, name=name, data=data)
         if name == "serve":
             self.serve.set()
-        elif (self.behaviour != "slow" or data.get("now")) and not self.drain.done():
+        elif (self.behaviour != "slow" or data.get("within") == "now") and not self.drain.done():
             self.drain.set_result(data)
 
     async def succeed(self, node_pid: int) -> int:

@@ -65,6 +65,10 @@ class ProtocolClient:
         )
         return answer
 
+    def stop_reading(self) -> None:
+        """Reads nothing more of what comes."""
+        self._websocket.transport.pause_reading()
+
     def drop(self) -> None:
         """Ends the connection without a word."""
         self._websocket.transport.abort()

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.histogram import Histogram
-from pwgrid.proxy.api import roles_and_body_limits
+from pwgrid.proxy.api import bounded_body
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures
 from pwgrid.proxy.policy.access import Access
@@ -149,7 +149,7 @@ WITH_A_BODY = [
 async def test_a_body_that_does_not_arrive_is_not_waited_for(
     method: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roles_and_body_limits, "BODY_S", 0.05)
+    monkeypatch.setattr(bounded_body, "BODY_S", 0.05)
 
     async def never() -> dict[str, Any]:
         await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""The table "Where do I find" of docs/architecture.md names files and functions that there are."""
+"""docs/architecture.md names files and functions that there are: where behaviours are, and where the concepts are."""
 
 import ast
 import re
@@ -8,24 +8,46 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-_TABLE = (ROOT / "docs/architecture.md").read_text().split("## Where do I find")[1].split("\n## ")[0]
-ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in _TABLE.splitlines() if line.startswith("|")][
-    2:
-]
+_TEXT = (ROOT / "docs/architecture.md").read_text()
+MOST_ROWS = 30
+"""More would hide what folder names do not tell."""
 
 
-def test_the_table_has_at_least_25_behaviours() -> None:
-    assert len(ROWS) >= 25
+def _rows(heading: str) -> list[list[str]]:
+    section = _TEXT.split(f"## {heading}\n")[1].split("\n## ")[0]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")
+    ][2:]
+
+
+ROWS = _rows("Where do I find")
+CONCEPTS = _rows("Six concepts")
+
+
+def test_the_table_is_short_and_there() -> None:
+    assert MOST_ROWS // 2 <= len(ROWS) <= MOST_ROWS
 
 
 @pytest.mark.parametrize(("behaviour", "files", "function"), ROWS, ids=[row[0] for row in ROWS])
 def test_a_behaviour_is_where_the_table_says(behaviour: str, files: str, function: str) -> None:
-    paths = [
-        ROOT / name if name.startswith("lua/") else ROOT / "grid/pwgrid" / name
-        for name in re.findall("`([^`]+)`", files)
-    ]
+    paths = [_path(name) for name in re.findall("`([^`]+)`", files)]
     assert all(path.is_file() for path in paths), (behaviour, files)
     assert function.strip("`") in set(_definitions(paths[0])), (behaviour, function)
+
+
+def test_there_are_six_concepts() -> None:
+    assert [row[0] for row in CONCEPTS] == ["pool", "claim", "placement", "door", "holder", "unit and front"]
+
+
+@pytest.mark.parametrize(("concept", "where"), [(row[0], row[2]) for row in CONCEPTS])
+def test_a_concept_is_in_files_that_there_are(concept: str, where: str) -> None:
+    names = re.findall("`([^`]+)`", where)
+    assert names, concept
+    assert all(_path(name).exists() for name in names), (concept, where)
+
+
+def _path(name: str) -> Path:
+    return ROOT / name if name.startswith("lua/") else ROOT / "grid/pwgrid" / name
 
 
 def _definitions(path: Path) -> Iterator[str]:

@@ -12,11 +12,11 @@ from structlog.testing import capture_logs
 
 from pwgrid.cli import token as tokens
 from pwgrid.cli.calibrate import main as calibration
-from pwgrid.cli.install.make_and_remove import TextFile, make
+from pwgrid.cli.install.steps import TextFile, make
 from pwgrid.common.atomic_write import rewrite, write_whole
 from pwgrid.common.errors import GridError
 from pwgrid.installed.browsers import SearchPaths, Trial, remember_trial
-from pwgrid.registry.session_updates_until_written import write_spool_file
+from pwgrid.registry.spool import write_spool_file
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.settings.model import Settings
 from pwgrid.tokens.tokens import Role

@@ -157,12 +157,12 @@ WANTED = {"chromium_workers": 7, "max_worker_memory_mib": 900}
     [
         ("", "[workers]\nchromium_workers = 7\n\n[memory]\nmax_worker_memory_mib = 900\n"),
         (
-            "# mine\n[pools]\nchromium_workers = 2 # two\na = 1\n\n[memory] # limits\n",
-            "# mine\n[pools]\nchromium_workers = 7\na = 1\n\n[memory] # limits\nmax_worker_memory_mib = 900\n",
+            "# mine\n[workers]\nchromium_workers = 2 # two\na = 1\n\n[memory] # limits\n",
+            "# mine\n[workers]\nchromium_workers = 7\na = 1\n\n[memory] # limits\nmax_worker_memory_mib = 900\n",
         ),
         (
-            "[memory]\n# A limit.\n#max_worker_memory_mib = 0\n[pools]\na = 1\n\n\n[canary]\n",
-            "[memory]\n# A limit.\nmax_worker_memory_mib = 900\n[pools]\na = 1\nchromium_workers = 7\n\n\n[canary]\n",
+            "[memory]\n# A limit.\n#max_worker_memory_mib = 0\n[workers]\na = 1\n\n\n[canary]\n",
+            "[memory]\n# A limit.\nmax_worker_memory_mib = 900\n[workers]\na = 1\nchromium_workers = 7\n\n\n[canary]\n",
         ),
     ],
 )
@@ -181,7 +181,7 @@ def test_the_shipped_file_takes_them_where_their_comments_are() -> None:
     }
 
 
-@pytest.mark.parametrize("text", ["pools = {chromium_workers = 2}\n", "pools.chromium_workers = 2\n", "not toml"])
+@pytest.mark.parametrize("text", ["workers = {chromium_workers = 2}\n", "workers.chromium_workers = 2\n", "not toml"])
 def test_a_file_that_is_written_in_another_way_is_left_alone(text: str, tmp_path: Path) -> None:
     path = tmp_path / "grid.toml"
     path.write_text(text)
@@ -239,7 +239,7 @@ def test_what_cannot_be_written_is_said_before_anything_is_measured(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "variable", ["PWGRID_CHROMIUM_WORKERS", "CHROMIUM_WORKERS", "PWGRID_MAX_WORKER_RSS_MIB", "MAX_WORKER_MEMORY_MIB"]
+    "variable", ["PWGRID_CHROMIUM_WORKERS", "CHROMIUM_WORKERS", "PWGRID_MAX_WORKER_MEMORY_MIB", "MAX_WORKER_MEMORY_MIB"]
 )
 def test_no_variable_of_the_user_overrides_what_is_set_for_the_measurement(variable: str) -> None:
     asked = CalibrateOptions(None, None, "chromium", 1.0, 9, None, write=False, as_json=False)

@@ -48,7 +48,7 @@ def test_without_any_source_all_settings_have_their_defaults() -> None:
 
 
 def test_environment_beats_file_and_flags_beat_both(tmp_path: Path) -> None:
-    path = written(tmp_path, "[pools]\nchromium_workers = 3\nfirefox_workers = 3\nwebkit_workers = 3\n")
+    path = written(tmp_path, "[workers]\nchromium_workers = 3\nfirefox_workers = 3\nwebkit_workers = 3\n")
     environ = {"FIREFOX_WORKERS": "4", "WEBKIT_WORKERS": "4"}
     loaded = load(path, environ, {"webkit_workers": 5, "host": None, "allowed_origins": ()})
     assert loaded.settings.workers_wanted() == {"chromium": 3, "firefox": 4, "webkit": 5}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pwgrid.proxy.connect.http_or_upgrade import is_dashboard_head
+from pwgrid.proxy.connect.dashboard_protocol import is_dashboard_head
 
 
 @pytest.mark.parametrize("target", ["/v1/live", "/v1/live?token=a", "/v1/live/0123abcd", "/v1/live/0123abcd?x=/"])

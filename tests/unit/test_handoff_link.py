@@ -15,6 +15,7 @@ import pytest
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
 from pwgrid.proxy.connect import handoff_link
+from pwgrid.proxy.connect.bounded_http import MAX_HEAD_BYTES
 from pwgrid.proxy.connect.connect import MAX_EARLY_BYTES
 from pwgrid.proxy.connect.handoff_link import (
     HandoffFailure,
@@ -24,7 +25,6 @@ from pwgrid.proxy.connect.handoff_link import (
     is_served,
     may_be_served,
 )
-from pwgrid.proxy.connect.http_or_upgrade import MAX_HEAD_BYTES
 from pwgrid.proxy.policy.refusal import Refusal
 
 WORKER = "a1b2c3d4"

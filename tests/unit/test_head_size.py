@@ -2,7 +2,7 @@
 
 import pytest
 
-from pwgrid.proxy.connect.http_or_upgrade import parts_of
+from pwgrid.proxy.connect.bounded_http import parts_of
 from pwgrid.proxy.policy.refusal import head_too_large
 
 OPTIONS = "x-playwright-launch-options"

@@ -16,22 +16,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pwgrid.cli.install import make_and_remove, systemd
+from pwgrid.cli.install import record, removal, steps, systemd
 from pwgrid.cli.install.installation import InstallOptions, InstallPaths, Service, browsers_of, closed, hidden, parts
-from pwgrid.cli.install.make_and_remove import (
-    Command,
-    Directory,
-    Handover,
-    Record,
-    Removal,
-    Step,
-    TextFile,
-    User,
-    described,
-    digest,
-    make,
-    make_all,
-)
+from pwgrid.cli.install.record import Record, digest, make_all
+from pwgrid.cli.install.removal import Removal
+from pwgrid.cli.install.steps import ChangeOwner, Command, Directory, Step, TextFile, User, described, make
 from pwgrid.cli.install.supervisord import rotation, supervisor_program
 from pwgrid.cli.install.systemd import Systemd, service_unit, socket_unit
 from pwgrid.cli.main import main
@@ -77,7 +66,8 @@ class Host:
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     found = Host(tmp_path)
-    monkeypatch.setattr(make_and_remove, "uid_of", lambda user: found.users.get(user))
+    for module in (steps, removal):
+        monkeypatch.setattr(module, "uid_of", lambda user: found.users.get(user))
     return found
 
 
@@ -101,7 +91,7 @@ def test_a_file_that_is_no_utf_8_any_more_stays_as_any_that_was_changed(host: Ho
 
 
 def test_the_tokens_that_an_earlier_installation_has_left_are_given_to_the_user_of_this_one(host: Host) -> None:
-    tokens = Handover(host.etc / "tokens.json", "grid")
+    tokens = ChangeOwner(host.etc / "tokens.json", "grid")
     host.install()
     assert not tokens.is_needed()
     tokens.path.touch()
@@ -212,7 +202,7 @@ def test_the_record_survives_json(host: Host) -> None:
     make_all([Directory(host.etc)], host.etc, made)
     assert Record.read(host.etc) == made
     for text in ('{"what": "ever"}', "[]", "{"):
-        (host.etc / make_and_remove.RECORD).write_text(text)
+        (host.etc / record.RECORD).write_text(text)
         with pytest.raises(GridError, match="is damaged"):
             Record.read(host.etc)
 
@@ -375,7 +365,7 @@ def test_the_command_for_root_is_the_one_that_was_called_and_can_be_pasted(monke
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(sys, "executable", "/my grid/python")
     monkeypatch.setattr(sys, "argv", ["/my grid/pwgrid/__main__.py", "install", "supervisor", "--conf", "/a b"])
-    monkeypatch.setattr(make_and_remove, "text_of", None)  # nothing is read before
+    monkeypatch.setattr(record, "text_of", None)  # nothing is read before
     done = CliRunner().invoke(main, ["install", "supervisor", "--yes"])
     command = done.stderr.removeprefix("pwgrid: it takes root: ").partition(";")[0]
     whole = ["sudo", "/my grid/python", "-m", "pwgrid", "install", "supervisor", "--conf", "/a b"]
@@ -394,7 +384,7 @@ def test_an_uninstallation_that_cannot_remove_the_user_can_be_repeated(
     config = InstallPaths.of(user=True).config
     config.mkdir()
     made = Record("systemd", {}, directories=(str(config),), user=getpass.getuser())
-    (config / make_and_remove.RECORD).write_text(json.dumps(asdict(made)))
+    (config / record.RECORD).write_text(json.dumps(asdict(made)))
     monkeypatch.setattr(os, "chown", lambda *_, **__: None)
     ran: list[str] = []
 

@@ -27,22 +27,16 @@ class Handoffs:
         return {"refused": None}
 
 
-@pytest.mark.parametrize(
-    ("hears_of_answer", "is_gone", "said"),
-    [(True, False, ["answered"]), (True, True, ["unanswered"]), (False, False, []), (False, True, [])],
-)
-async def test_the_worker_hears_whether_the_borrower_was_there_for_the_answer(
-    hears_of_answer: bool, is_gone: bool, said: list[str]
-) -> None:
-    """A worker of an earlier version understands neither."""
+@pytest.mark.parametrize(("is_gone", "said"), [(False, "answered"), (True, "unanswered")])
+async def test_the_worker_hears_whether_the_borrower_was_there_for_the_answer(is_gone: bool, said: str) -> None:
     handoffs = Handoffs()
     claim = mock.Mock(spec=Claim, abandoned=is_gone)
     watch = asyncio.create_task(asyncio.Event().wait())
-    lent = GrantedLease(LeaseId("aa", "bb"), "/lease/chromium/aa/bb.s", 0.0, hears_of_answer)
+    lent = GrantedLease(LeaseId("aa", "bb"), "/lease/chromium/aa/bb.s", 0.0)
     gateway = mock.Mock(handoffs=handoffs)
     gateway.ask_worker = partial(Gateway.ask_worker, gateway)
     await answered(gateway, lent, claim, cast("Any", watch))
-    assert handoffs.asked == [("aa", {"do": each, "id": "bb"}) for each in said]
+    assert handoffs.asked == [("aa", {"do": said, "id": "bb"})]
     with pytest.raises(asyncio.CancelledError):
         await watch
 
@@ -60,7 +54,7 @@ async def test_a_client_that_leaves_as_its_lease_comes_is_known_to_be_gone_befor
         assert await _lent(lease_comes, watch) is lent
         return bool(claim.abandoned)
 
-    lent = GrantedLease(LeaseId("aa", "bb"), "/lease/chromium/aa/bb.s", 0.0, hears_of_answer=True)
+    lent = GrantedLease(LeaseId("aa", "bb"), "/lease/chromium/aa/bb.s", 0.0)
     watch, answering = asyncio.create_task(watched()), asyncio.create_task(answers())
     await asyncio.sleep(0)
     lease_comes.set_result(lent)
@@ -84,7 +78,7 @@ async def test_a_lease_lasts_from_its_slot_on_not_from_the_begin_of_the_wait_for
 
     gateway.slot = a_slot_after_half_a_minute
     gateway.place = partial(Gateway.place, gateway)
-    claim = Claim(HeldAs.LEASE, "chromium", "chromium", None, "1.2.3.4:5", deadline=0.0, session_id="lease:bb")
+    claim = Claim(HeldAs.LEASE, "chromium", "chromium", None, "1.2.3.4:5", deadline=0.0, session_id="bb")
     lent = await lend(gateway, claim, 60.0)
     assert lent.expires_at == 1090.0
     assert handoffs.asked[0][1]["expiresAt"] == 1090.0

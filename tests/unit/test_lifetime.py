@@ -2,7 +2,7 @@
 
 import pytest
 
-from pwgrid.worker.slots import Slots, is_worth_telling
+from pwgrid.worker.slots import Slots, should_report
 
 
 @pytest.mark.parametrize(("lifetime", "used_up"), [(0, False), (9, False), (10, True), (11, True)])
@@ -24,11 +24,11 @@ async def test_a_worker_is_used_up_at_its_limit(lifetime: int, used_up: bool) ->
 def test_the_master_hears_of_each_tenth_of_a_life_and_of_each_session_near_its_end(
     max_lifetime: int, told: list[int]
 ) -> None:
-    assert [each for each in range(1, max_lifetime + 1) if is_worth_telling(each, each - 1, max_lifetime)] == told
+    assert [each for each in range(1, max_lifetime + 1) if should_report(each, each - 1, max_lifetime)] == told
 
 
 @pytest.mark.parametrize(("lifetime", "told", "is_worth_it"), [(12, 9, True), (14, 12, False), (45, 44, True)])
 def test_a_tenth_that_several_sessions_reached_at_once_is_told_although_the_count_is_past_it(
     lifetime: int, told: int, *, is_worth_it: bool
 ) -> None:
-    assert is_worth_telling(lifetime, told, 50) is is_worth_it
+    assert should_report(lifetime, told, 50) is is_worth_it

@@ -7,7 +7,7 @@ import orjson
 import pytest
 from starlette.websockets import WebSocket
 
-from pwgrid.proxy.api.dashboard_and_live_view import relay
+from pwgrid.proxy.api.live_view import relay
 
 
 class Socket:

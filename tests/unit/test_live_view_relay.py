@@ -14,8 +14,9 @@ from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketState
 
 from pwgrid.common.tasks import end_task
-from pwgrid.proxy.api import dashboard_and_live_view
-from pwgrid.proxy.api.dashboard_and_live_view import close_page, relay
+from pwgrid.proxy.api import page_socket
+from pwgrid.proxy.api.live_view import live_view_route, relay
+from pwgrid.proxy.api.page_socket import close_page
 from pwgrid.proxy.api.requests_as_sent import ARRIVAL
 from pwgrid.proxy.policy.access import ANYBODY, Identity
 from pwgrid.proxy.policy.arrival import Arrival
@@ -116,7 +117,7 @@ async def test_a_page_of_the_grid_may_say_what_it_likes_until_it_goes() -> None:
 
     socket = WebSocket({"type": "websocket"}, receive, send)
     socket.client_state = WebSocketState.CONNECTED
-    await dashboard_and_live_view._until_gone(socket)
+    await page_socket._until_gone(socket)
     assert says == []
 
 
@@ -131,7 +132,7 @@ class Viewed:
         registry = Mock(session=AsyncMock(return_value=record), note_view=AsyncMock())
         grid = Mock(registry=registry, runtime=runtime, settings=Mock(live_view=True))
         self._app = Mock(**{"state.access.check": self._check})
-        self._view = dashboard_and_live_view.live_routes(grid).routes[-1].endpoint  # type: ignore[attr-defined]
+        self._view = live_view_route(grid).routes[-1].endpoint  # type: ignore[attr-defined]
 
     def _check(self, *_asked: object, **_more: object) -> Identity:
         if self.is_refused:
@@ -147,7 +148,7 @@ class Viewed:
         """Whether the connection to the browser server, which has been asked for the session, ends."""
         reader, writer = await self._shows.get()
         with closing(writer):
-            return await reader.read() == packet(b'{"session":"0123"}')
+            return await reader.read() == packet(b'{"session":"0123","operator":true}')
 
     async def _receive(self) -> Message:
         if self.is_accepted.is_set():
@@ -177,7 +178,7 @@ async def test_who_is_gone_before_the_view_begins_leaves_no_connection_to_the_br
 
 
 async def test_a_view_ends_with_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dashboard_and_live_view, "TOKEN_LOOK_S", 0.01)
+    monkeypatch.setattr(page_socket, "TOKEN_CHECK_INTERVAL_S", 0.01)
     page = Viewed(tmp_path, monkeypatch)
     viewing = asyncio.create_task(page.view())
     async with asyncio.timeout(BOUND_S):

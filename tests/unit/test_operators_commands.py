@@ -11,10 +11,12 @@ from typing import Any
 import click
 import pytest
 
-from pwgrid.cli import exit_codes, reload_scale_upgrade
+from pwgrid.cli import exit_codes, upgrade
 from pwgrid.cli.ask_grid import ask, find_grid
 from pwgrid.cli.drain import describe_end, is_good, progress
-from pwgrid.cli.reload_scale_upgrade import read_scale, reload_text, wait_for_replacements
+from pwgrid.cli.reload import reload_text
+from pwgrid.cli.scale import read_scale
+from pwgrid.cli.upgrade import wait_for_replacements
 from pwgrid.common.errors import GridError
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.runtime.find_grids import RunningGrid
@@ -131,7 +133,7 @@ MARKED = {"reason": "upgrade", "reasonKind": "upgrade"}
 def change(monkeypatch: pytest.MonkeyPatch, *looks: dict[str, Any]) -> tuple[str, list[str]]:
     """What `pwgrid upgrade` shows at last, and before that, when the grid looks like this one time after the other."""
     shown = Recorded()
-    monkeypatch.setattr(reload_scale_upgrade, "watch", lambda *_: iter(looks))
+    monkeypatch.setattr(upgrade, "watch", lambda *_: iter(looks))
     return wait_for_replacements(GRID, looks_like(A, B, proxy=10), shown), shown.lines
 
 
@@ -176,7 +178,7 @@ def test_a_version_change_waits_for_no_session_and_says_how_many_go_on(monkeypat
 
 
 def test_workers_that_lingered_before_the_version_change_are_none_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reload_scale_upgrade, "watch", lambda *_: iter([looks_like(B | LINGERS | MARKED, NEW)]))
+    monkeypatch.setattr(upgrade, "watch", lambda *_: iter([looks_like(B | LINGERS | MARKED, NEW)]))
     done = wait_for_replacements(GRID, looks_like(A, B | LINGERS, proxy=10), Recorded())
     assert done == "the master, the proxy and 1 worker run the new code (version 2)"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pwgrid.proxy.connect.http_or_upgrade import parse_head
+from pwgrid.proxy.connect.first_bytes import parse_head
 from pwgrid.proxy.policy.refusal import Refusal
 
 HEAD = b"GET /?browser=chromium HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n%s\r\n"

@@ -38,6 +38,9 @@ def read(tmp_path: Path) -> Any:
     return read
 
 
+NO_TABLES = "pools: must be tables: [[pools]]; chromium_workers and the like are in [workers]"
+
+
 def faults_of(read: Any, text: str, **environment: str) -> list[str]:
     with pytest.raises(ConfigError) as error:
         read(text, **environment)
@@ -202,10 +205,10 @@ def test_all_that_is_wrong_with_pools_is_told_at_once(read: Any) -> None:
             pool('executable = "/x"\nchannel = "chrome"'),
             "pools.appa.channel: 'chrome' executable is set, too: leave one of them out",
         ),
-        ("pools = 3\n", "pools: must be tables: [[pools]]"),
-        ("pools = [3]\n", "pools: must be tables: [[pools]]"),
+        ("pools = 3\n", NO_TABLES),
+        ("pools = [3]\n", NO_TABLES),
         ("[poolz]\n", "poolz: unknown section; did you mean pools?"),
-        ("[pools]\n[workers]\n", "[pools]: is the old name of [workers], which is there, too"),
+        ("[pools]\nchromium_workers = 1\n", NO_TABLES),
         (
             pool("workers = 0"),
             "pools: appa chromium_workers, firefox_workers, webkit_workers: one of them must be at least 1",
@@ -238,11 +241,6 @@ def test_pool_config_needs_numbers(text: str) -> None:
 def test_malformed_label_keys_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="label key"):
         load(None, {"POOL_CONFIG": text}, {})
-
-
-def test_the_old_section_beside_pools_is_told_how_it_is_called_now(read: Any) -> None:
-    with pytest.raises(ConfigError, match=r"beside \[\[pools\]\] the section \[pools\] must be called \[workers\]"):
-        read("[pools]\nchromium_workers = 1\n" + pool(""))
 
 
 def test_pools_are_shown_without_their_secrets(read: Any) -> None:

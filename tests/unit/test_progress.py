@@ -27,9 +27,9 @@ def test_elsewhere_a_line_is_printed_when_its_figures_change() -> None:
 @pytest.mark.parametrize("variable", ["", "FORCE_COLOR", "TTY_COMPATIBLE"])
 def test_a_pipe_gets_the_plain_display_with_every_step_and_output(variable: str) -> None:
     code = (
-        "from pwgrid.cli import progress, setup_doctor\n"
+        "from pwgrid.cli import progress, setup\n"
         "with progress.display() as shown:\n"
-        "    say = setup_doctor.steps(shown)\n"
+        "    say = setup.steps(shown)\n"
         "    say('one'); say.command(['apt-get', 'update']); say.output('Get:1 it'); say('two')\n"
     )
     environ = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "TTY_COMPATIBLE")}
@@ -40,9 +40,9 @@ def test_a_pipe_gets_the_plain_display_with_every_step_and_output(variable: str)
 
 def test_a_terminal_gets_steps_that_stay_and_an_installer_s_output_that_does_not() -> None:
     code = (
-        "from pwgrid.cli import progress, setup_doctor\n"
+        "from pwgrid.cli import progress, setup\n"
         "with progress.display() as shown:\n"
-        "    say = setup_doctor.steps(shown)\n"
+        "    say = setup.steps(shown)\n"
         "    say('[step] one'); say.command(['apt-get', 'update']); say.output('Get:1 [it] ' + 'x' * 200)\n"
         "    say.ended(); say('two'); say.output('gone when all is done')\n"
     )

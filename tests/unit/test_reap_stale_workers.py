@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.proxy.reap_workers import keep_reaping
-from pwgrid.registry.records import Reaped
+from pwgrid.registry.records import Failed, Reaped
 
 
 class Registry:
@@ -30,7 +30,7 @@ class Registry:
             raise RegistryUnavailable("Redis is away")
         if len(self.locks) == 3:
             self.is_over.set()
-        return {"chromium:a": ("s",)} if len(self.locks) == 2 else {}
+        return {"chromium:a": Failed(("s",), ("l",))} if len(self.locks) == 2 else {}
 
 
 async def test_what_redis_did_not_take_is_reaped_and_told_in_the_next_interval() -> None:
@@ -41,7 +41,8 @@ async def test_what_redis_did_not_take_is_reaped_and_told_in_the_next_interval()
         reaping.cancel()
     assert registry.locks[:3] == [0.001] * 3
     assert [line["event"] for line in logs] == ["reap_missed", "worker_reaped"]
-    assert (logs[1]["worker"], logs[1]["sessions"], logs[1]["reason"]) == ("chromium:a", ["s"], "worker lost")
+    assert (logs[1]["worker"], logs[1]["sessions"], logs[1]["leases"]) == ("chromium:a", ["s"], ["l"])
+    assert logs[1]["reason"] == "worker lost"
 
 
 async def test_nobody_is_reaped_just_after_the_wall_clock_has_jumped_ahead() -> None:

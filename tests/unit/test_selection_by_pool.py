@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Collection
 from typing import Any, cast
 
+import pytest
+
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_faults import FaultKind, RedisFault
 from pwgrid.common.session_lifecycle import HeldAs
@@ -82,15 +84,28 @@ class Leases:
     def __init__(self, *answers: str | RegistryUnavailable | None) -> None:
         self.answers = [*answers]
         self.given_back: list[str] = []
+        self.kinds: list[HeldAs] = []
 
-    async def select(self, _browser_type: str, **_wish: Any) -> str | None:
+    async def select(self, _browser_type: str, *, kind: HeldAs, **_wish: Any) -> str | None:
+        self.kinds.append(kind)
         answer = self.answers.pop(0)
         if isinstance(answer, RegistryUnavailable):
             raise answer
         return answer
 
-    async def rollback(self, session_id: str) -> None:
+    async def rollback(self, session_id: str, kind: HeldAs) -> None:
         self.given_back.append(session_id)
+        self.kinds.append(kind)
+
+
+@pytest.mark.parametrize("kind", HeldAs)
+async def test_the_registry_is_told_how_the_slot_will_be_held(kind: HeldAs) -> None:
+    leases = Leases("a")
+    selector, asks = Selector(Settings(), cast(Registry, leases), roster(), ()), claim("appa")
+    asks.kind = kind
+    assert await selector.select(asks) == "a"
+    await selector.give_back(asks)
+    assert leases.kinds == [kind, kind]
 
 
 async def test_a_slot_that_redis_has_not_leased_is_not_given_back_to_it() -> None:
@@ -154,6 +169,9 @@ async def test_while_redis_takes_no_writes_the_grid_is_as_ready_as_its_roster_an
     ]
 
     class OneRegistry:
+        def now(self) -> float:
+            return 100.0
+
         async def snapshot(self) -> RegistrySnapshot:
             if isinstance(answers[0], RegistryUnavailable):
                 raise answers[0]

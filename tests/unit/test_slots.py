@@ -76,7 +76,7 @@ async def test_a_free_slot_is_told_once_and_only_after_an_offer_found_none() -> 
     assert told == [0]
     offer(slots, "c")
     assert offer(slots, "d") == "full"
-    assert slots.refusal("lease:e", 9, 0) == "full"
+    assert slots.refusal("e", 9, 0) == "full"
     slots.free("c")
     assert told == [0, 0]
 
@@ -87,7 +87,7 @@ async def test_a_suspect_worker_admits_nobody_and_tells_those_whom_it_refused_wh
     offer(slots, "a")
     slots.suspect("no page")
     slots.suspect("the browser does not answer")
-    assert [offer(slots, "b"), slots.refusal("lease:c", 9, 0)] == ["suspect", "suspect"]
+    assert [offer(slots, "b"), slots.refusal("c", 9, 0)] == ["suspect", "suspect"]
     slots.suspect(None)
     assert told == [1]
     slots.suspect("no page")
@@ -156,8 +156,8 @@ async def test_empty_waits_for_the_last_session() -> None:
 async def test_who_has_the_slots_is_told_as_clients_have_said_it() -> None:
     slots = open_slots(9)
     smoke = {"name": "Smoke 12", "labels": "AppA:Chromium:UAT"}
-    slots.hold(Lease("lease:l1", told=smoke, digest="", expires_at=9.0))
-    slots.admit(LiveSession("l1~1", told=smoke, lease_id="l1"))  # has no slot of its own
+    slots.hold(Lease("l1", told=smoke, digest="", expires_at=9.0))
+    slots.admit(LiveSession("s1", told=smoke, lease_id="l1"))  # has no slot of its own
     for session_id, told in (("a", smoke), ("b", {"run": "r1"}), ("c", {}), ("d", {"token": "ci"})):
         assert offer(slots, session_id, **told) is None
     assert slots.taken == 5
@@ -166,5 +166,5 @@ async def test_who_has_the_slots_is_told_as_clients_have_said_it() -> None:
         {"name": "", "run": "r1", "labels": "", "slots": 1},
     ]
     for index in range(30):
-        slots.hold(Lease(f"lease:{index}", told={"run": str(index)}, digest="", expires_at=9.0))
+        slots.hold(Lease(f"l{index}", told={"run": str(index)}, digest="", expires_at=9.0))
     assert len(slots.runs()) == MOST_RUNS

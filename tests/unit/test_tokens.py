@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from pwgrid.cli import token as cli
 from pwgrid.cli.install.installation import SERVICE_USER, InstallPaths
-from pwgrid.cli.install.make_and_remove import RECORD
+from pwgrid.cli.install.record import RECORD
 from pwgrid.cli.main import main
 from pwgrid.common.errors import GridError
 from pwgrid.runtime.find_grids import RunningGrid

@@ -14,8 +14,6 @@ NOT_A_WORKERS = {
     # the command line's and the master's
     "argparse",
     "click",
-    "dotenv",
-    "pydantic_settings",
     "pygments",
     "rich",
     "tomllib",

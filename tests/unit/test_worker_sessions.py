@@ -92,7 +92,7 @@ class Worker:
         session.is_served = True
 
     def started(self, session: LiveSession) -> None:
-        self.done.append(f"start {session.session_id}")
+        self.done.append(f"start {session.id}")
 
     def ended(self, closed: SessionClosed, _session: LiveSession | None, _on_record: Any) -> None:
         self.done.append(f"end {closed.session_id}")
@@ -147,7 +147,7 @@ async def test_the_sessions_of_a_token_end_and_none_that_is_on_its_way_begins(wo
     with changing(worker.tokens_file) as tokens:
         tokens["ci"], tokens["other"] = ci, other
     await worker.serve("a", told={"token": "ci"}, token_id=ci.id)
-    await worker.serve("b", told={"token": "ci"})  # of a proxy of an earlier version, which tells no id
+    await worker.serve("b", told={"token": "ci"}, token_id=ci.id)
     await worker.serve("c", told={"token": "other"}, token_id=other.id)
     worker.done.clear()
     worker.admission.end_of_tokens(["ci"])  # which is there: the command takes it out of the file first
@@ -172,14 +172,14 @@ async def test_the_sessions_of_a_token_end_and_none_that_is_on_its_way_begins(wo
 
 
 async def test_a_lease_of_such_a_token_ends_with_the_session_that_came_with_it(worker: Worker) -> None:
-    lease = Lease("lease:l1", told={"token": "ci"}, token_id="aa", digest="", expires_at=0.0, connected="l1~1")
+    lease = Lease("l1", told={"token": "ci"}, token_id="aa", digest="", expires_at=0.0, connected="s1")
     worker.slots.hold(lease)
-    await worker.serve("l1~1", lease_id="l1")
+    await worker.serve("s1", lease_id="l1")
     with changing(worker.tokens_file):
         pass
     worker.done.clear()
     worker.admission.end_of_tokens(["ci"])
-    assert worker.done == ["close l1~1: token revoked"]
+    assert worker.done == ["close s1: token revoked"]
     assert lease.over == End("grid", Reason(EndReason.TOKEN_REVOKED))
 
 
@@ -192,6 +192,22 @@ async def test_a_successor_ends_the_sessions_of_a_token_that_was_revoked_before_
     worker.admission.adopt(cast("Any", worker), live)
     assert worker.done == ["close a: token revoked"]
     assert [each.told for each in worker.slots.live.values()] == [{"token": "ci"}] * 2
+
+
+async def test_a_successor_knows_the_lease_of_each_session_also_of_one_that_is_over(worker: Worker) -> None:
+    worker.slots.hold(Lease("l1", digest="", expires_at=0.0))
+    live = {"a": {"name": "Smoke 12", "lease": "l1"}, "b": {"lease": "not to be read"}, "c": {}}
+    worker.sessions.adopt(cast("Any", worker), live)
+    found = [(each.id, each.lease_id, each.told) for each in worker.slots.live.values()]
+    assert found == [("a", "l1", {"name": "Smoke 12"}), ("b", "", {}), ("c", "", {})]
+    assert worker.slots.taken == 3
+    over: list[tuple[str, str, End | None]] = []
+    worker.sessions.on_over = lambda *what: over.append(what)
+    worker.sessions._is_successor = True
+    end = End("client", Reason(EndReason.CLIENT_DISCONNECTED))
+    for closed in (SessionClosed("a", 1, 1, end, "l1"), SessionClosed("before", 1, 1, end, "l1")):
+        worker.sessions.ended(closed)
+    assert over == [("a", "l1", end), ("before", "l1", end)]
 
 
 async def test_a_proxy_ends_a_session_that_is_there_and_hears_of_one_that_is_not(worker: Worker) -> None:

@@ -1,4 +1,4 @@
-"""Tells whoever started the grid how the start goes, when it is ready, or why it is not. Decides none of this."""
+"""Tells whoever started the grid how the start goes, when it is ready, or why it is not."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ _ANY: Final = {"0.0.0.0": (socket.AF_INET, "192.0.2.1"), "::": (socket.AF_INET6,
 
 
 class StartMessages:
-    """Lines on stdout, or events in the log where that is JSON: then nothing else is written. The service manager hears
-    of it too, and so does `ready_fd`: one line of JSON, once, as soon as the grid is ready or it is known why not.
+    """Tells how a start and a stop go: in lines on stdout or, where the log is JSON, in its events alone. The service
+    manager hears of it, too, and `ready_fd` gets one line of JSON as soon as the grid is ready, or it is known why it
+    is not.
 
-    A person who started the grid by hand gets lines to paste as well, among them `redis`: what it is in words.
+    A person who started the grid by hand also gets lines to paste. `redis` says in words which Redis it uses.
     """
 
     def __init__(
@@ -60,11 +61,11 @@ class StartMessages:
         self._endpoint = without_secrets(settings.client_url())
 
     def progress(self, text: str) -> None:
-        """How far the start is."""
+        """Tells how far the start is."""
         self._tell(log.info, "grid_starting", text, progress=text)
 
     def ready(self, status: dict[str, Any]) -> None:
-        """Each pool can take a session."""
+        """Tells that each pool can take a session."""
         endpoint, pools, others = self._endpoint, self._pools(status), url_for_others(self._settings)
         elsewhere = f", from other hosts with {self._call(others)}" if others else ""
         ffmpeg = has_ffmpeg()
@@ -79,7 +80,8 @@ class StartMessages:
         self._tell_ready_fd(status)
 
     def not_ready(self, status: dict[str, Any]) -> None:
-        """The start is over, and a pool cannot take a session. It is still tried, and `ready` may follow."""
+        """Tells that the start is over, and that a pool cannot take a session. The grid goes on trying, and `ready` may
+        follow."""
         why, endpoint, pools = status["reason"], self._endpoint, self._pools(status)
         text = f"not ready: {why} | {endpoint} | {pools}"
         self._tell(log.error, "grid_not_ready", text, endpoint=endpoint, reason=why, pools=pools)
@@ -89,16 +91,16 @@ class StartMessages:
         self._tell_ready_fd(status)
 
     def stopping(self, text: str) -> None:
-        """What a stop waits for."""
+        """Tells what a stop waits for."""
         self._tell(log.info, "grid_stopping", text, progress=text)
 
     @property
     def count_down(self) -> Callable[[str], None] | None:
-        """What shows the same again and again; None where no terminal is to be seen."""
+        """Returns what shows a line in place of the one before it; None where stdout is no terminal."""
         return None if self._is_json or not sys.stdout.isatty() else say_for_now
 
     def _tell(self, log_it: Callable[..., object], event: str, text: str, **fields: object) -> None:
-        """The event with its fields where the log is JSON, else the text."""
+        """Logs the event with its fields where the log is JSON, else prints the text."""
         if self._is_json:
             log_it(event, **fields)
         else:
@@ -117,12 +119,13 @@ class StartMessages:
 
     @property
     def _has_tokens(self) -> bool:
-        """Whether those of `pwgrid token create` are asked for: as soon as and as long as there is their file."""
+        """Whether clients need a token of `pwgrid token create`: they do as long as the file of these tokens exists."""
         # Not Path.exists, which raises where this user may not look.
         return self._tokens_file is not None and os.path.exists(self._tokens_file)
 
     def _call(self, url: str, mark: str = "'") -> str:
-        """What a client's author writes. A token that the grid asks for has a placeholder: this may end up in a log."""
+        """What a client's author writes to connect. It has a placeholder instead of a token, since it may end up in a
+        log."""
         if self._settings.token or self._has_tokens:
             url = f"{url.removesuffix('/')}/?token=YOUR_TOKEN"
         return f"{self._settings.default_browser_type}.connect({mark}{url}{mark})"
@@ -164,12 +167,12 @@ class StartMessages:
 
 
 def say(text: str) -> None:
-    """A line on stdout."""
+    """Prints a line on stdout."""
     _print(f"pwgrid {printable(text)}\n")
 
 
 def say_for_now(text: str) -> None:
-    """A line that whatever comes next is written over: another one of these, or a line of the log."""
+    """Prints a line that the next one replaces, be it another of these or a line of the log."""
     _print(f"\r\x1b[Kpwgrid {printable(text)}\r")
 
 
@@ -187,7 +190,7 @@ def is_by_hand() -> bool:
 
 
 def has_ffmpeg() -> bool:
-    """Whether Playwright has one where it looks for it: without it, sessions with recordVideo fail."""
+    """Whether ffmpeg is where Playwright looks for it: without it, sessions with recordVideo fail."""
     try:
         return any(map(os.path.exists, ffmpeg_paths(SearchPaths())))
     except GridError:  # a user without a home directory has installed none there

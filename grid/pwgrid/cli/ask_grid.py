@@ -37,7 +37,7 @@ REPLY_TIMEOUT_S: Final = 5.0
 CHECK_TIMEOUT_S: Final = 60.0
 """For a request that makes the master load new code or settings first."""
 
-LOOK_EVERY_S: Final = 0.25
+POLL_INTERVAL_S: Final = 0.25
 
 _REPLY_BYTES: Final = 1 << 20
 _PEERCRED: Final = struct.Struct("3i")
@@ -119,7 +119,7 @@ def master_left_text(grid: GridWithoutMaster) -> str:
 
 
 def _no_grid_text(port: int | None, runtime_dir: str | None, named_by: str) -> str:
-    """Says where it looked for a grid, and which other users have one there."""
+    """Says where a grid was looked for, and which other users have one there."""
     where = f" on port {port}{f' of {named_by}' if named_by else ''}" if port else ""
     looked = "looked in " + " and ".join(map(str, bases(runtime_dir)))
     if not runtime_dir:
@@ -177,25 +177,31 @@ def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, A
 
     found = ask(grid, "status", timeout_s=timeout_s)
     try:
-        registry = snapshot(*redis_of(grid))  # not the URL in the status, which has no password
+        add_registry(found, snapshot(*redis_of(grid)))  # not the URL in the status, which has no password
     except RegistryUnavailable as error:
-        found["redis"]["error"] = str(error)
-    else:
-        add_registry(found, registry)
+        add_registry(found, error)
     return found
 
 
-def add_registry(found: dict[str, Any], registry: RegistrySnapshot) -> None:
+def add_registry(found: dict[str, Any], registry: RegistrySnapshot | RegistryUnavailable) -> None:
     """Puts into a master's status what only the registry knows: the exact counters, where the master's own are a few
-    seconds old; why Redis takes no writes; else, why a proxy would choose no worker of a pool there."""
-    for worker in found["workers"]:
-        field = f"{worker['browserType']}:{worker['id']}"
-        worker["active"] = registry.active.get(field, worker["active"])
-        worker["lifetime"] = registry.lifetime.get(field, worker["lifetime"])
-    if registry.write_fault is not None:
-        found["redis"]["error"] = f"{registry.write_fault}; clients are served without it meanwhile"
-    elif found["ready"] and (reason := _why_cannot_serve(found, registry)):
-        found["ready"], found["reason"] = False, reason
+    seconds old; why Redis is of no use; whether the grid can serve, as /health/ready says it."""
+    from pwgrid.registry.selectable_workers import can_serve
+
+    if isinstance(registry, RegistryUnavailable):
+        found["redis"]["error"] = str(registry)
+    else:
+        for worker in found["workers"]:
+            field = f"{worker['browserType']}:{worker['id']}"
+            worker["active"] = registry.active.get(field, worker["active"])
+            worker["lifetime"] = registry.lifetime.get(field, worker["lifetime"])
+        if registry.write_fault is not None:
+            found["redis"]["error"] = f"{registry.write_fault}; clients are served without it meanwhile"
+    pools = [
+        _Pool(pool["name"], pool["browserType"], pool["lifetimeOfWorker"]) for pool in found["pools"] if pool["wanted"]
+    ]
+    verdict = can_serve(found["reason"], registry, pools, time.time(), found["redis"]["staleS"])
+    found["ready"], found["reason"] = verdict.reason is None, verdict.reason
 
 
 class _Pool(NamedTuple):
@@ -206,27 +212,14 @@ class _Pool(NamedTuple):
     lifetime: int
 
 
-def _why_cannot_serve(found: dict[str, Any], registry: RegistrySnapshot) -> str:
-    """As /health/ready says it; empty where workers of each pool can be chosen."""
-    from pwgrid.registry.selectable_workers import why_cannot_serve
-
-    stale_s = found["redis"].get("staleS")
-    if stale_s is None:  # a master of an earlier version
-        return ""
-    pools = [
-        _Pool(pool["name"], pool["browserType"], pool["lifetimeOfWorker"]) for pool in found["pools"] if pool["wanted"]
-    ]
-    return "; ".join(filter(None, (why_cannot_serve(registry, pool, time.time(), stale_s) for pool in pools)))
-
-
 def watch(grid: RunningGrid, pids: Iterable[int], timeout_s: float = REPLY_TIMEOUT_S) -> Iterator[dict[str, Any]]:
-    """Yields the status every `LOOK_EVERY_S` seconds, and as soon as one of these processes ends."""
+    """Yields the status every `POLL_INTERVAL_S` seconds, and as soon as one of these processes ends."""
     for _ in processes_left(pids):
         yield status(grid, timeout_s)
 
 
 def processes_left(pids: Iterable[int]) -> Iterator[int]:
-    """Yields how many of these processes still run, every `LOOK_EVERY_S` seconds and as soon as one ends; for ever."""
+    """Yields how many of these processes still run: every `POLL_INTERVAL_S` seconds, as soon as one ends, for ever."""
     ends, left = select.poll(), 0
     with contextlib.ExitStack() as stack:
         for pid in pids:
@@ -237,7 +230,7 @@ def processes_left(pids: Iterable[int]) -> Iterator[int]:
                 left += 1
         while True:
             yield left
-            for pidfd, _ in ends.poll(LOOK_EVERY_S * 1000):
+            for pidfd, _ in ends.poll(POLL_INTERVAL_S * 1000):
                 ends.unregister(pidfd)
                 left -= 1
 

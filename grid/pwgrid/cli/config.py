@@ -97,7 +97,7 @@ def missing_browsers(settings: Settings) -> list[str]:
 
 
 def summary_text(found: dict[str, Any]) -> str:
-    """The same as tables, without pools that have no worker."""
+    """The summary as tables, without pools that have no worker."""
     columns = ("name", "browserType", "workers", "slots", "capacity", "lifetime", "labels")
     rows = [
         [", ".join(each) if isinstance(each, list) else each for each in (pool[column] for column in columns)]

@@ -75,7 +75,7 @@ def _ends(grid: RunningGrid, workers: Sequence[str], shown: Display) -> dict[str
 
 
 def progress(worker: dict[str, Any]) -> str:
-    """The line for a worker (as the status has it) that is still there."""
+    """The line for a worker that is still there; `worker` is its entry in the status."""
     sessions, left_s = worker["active"] or 0, worker["drainLeftS"]
     if not sessions:
         return f"{worker['id']}: {worker['status']}, no session left"
@@ -96,6 +96,6 @@ def describe_end(worker_id: str, outcome: dict[str, Any] | None) -> str:
 
 
 def is_good(outcome: dict[str, Any] | None) -> bool:
-    """Whether no session was lost against the operator's wish: False for a worker that was lost, or that cut sessions
-    because its time ran out."""
+    """Whether the drain went as the operator wished: False for a worker that was lost, or that cut sessions because its
+    time ran out."""
     return outcome is not None and not outcome["lost"] and not (outcome["timedOut"] and outcome["cut"])

@@ -25,7 +25,7 @@ _TRIED_WITHIN_S: Final = 60.0
 
 
 def without_application_redis() -> dict[str, str]:
-    """Our environment, for a grid that has a Redis of its own whatever the application under test has."""
+    """This process's environment without the Redis of the application under test: the grid has its own."""
     return {name: value for name, value in os.environ.items() if name not in APPLICATION_REDIS}
 
 
@@ -42,7 +42,7 @@ def which_redis(loaded: Loaded) -> str:
 
 
 def wait_for(settings: Settings, which: str, say: Callable[[str], None]) -> None:
-    """Tries until the Redis is good, and says each failed attempt after which it tries again. Raises
+    """Tries the Redis until it is good, and reports each failed attempt that another one follows. Raises
     RegistryUnavailable after the last one, which is the first where trying again cannot help."""
     attempts, delay_s = settings.redis_retry_attempts, settings.redis_retry_delay
     for attempt in range(1, attempts + 1):

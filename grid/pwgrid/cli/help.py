@@ -44,7 +44,7 @@ def _list(root: click.Context) -> str:
 
 
 def _command(context: click.Context, topic: tuple[str, ...]) -> click.Context | None:
-    """The context of the command that these words name below `context`; None for another topic."""
+    """The context of the command below `context` that these words name; None if they name none."""
     for word in topic:
         group = context.command
         command = group.get_command(context, word) if isinstance(group, click.Group) else None

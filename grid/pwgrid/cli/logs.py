@@ -180,8 +180,8 @@ def show(
 
 
 def _of_supervisorctl(output: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of the log: without the head and the empty line that supervisorctl adds, and, where it follows, without
-    the rest of a line with which it begins, since it shows the last 1024 bytes first."""
+    """The lines of the log without what supervisorctl adds: a head and an empty line, and, where it follows the log,
+    the rest of a line at its beginning, since it shows the last 1024 bytes first."""
     may_be_cut = False
     for line in output:
         if line == _HEAD:
@@ -261,7 +261,7 @@ def _time_of(line: bytes) -> float | None:
 
 
 def _word(text: str) -> "re.Pattern[bytes]":
-    return re.compile(rb"(?<![\w~-])" + re.escape(text.encode()) + rb"(?![\w~-])")
+    return re.compile(rb"(?<![\w-])" + re.escape(text.encode()) + rb"(?![\w-])")
 
 
 def _unit_of(pid: int) -> list[str]:

@@ -42,14 +42,9 @@ COMMANDS: Final = {
 
 _MODULES: Final = {
     "calibrate": "calibrate.main",
-    "doctor": "setup_doctor",
-    "setup": "setup_doctor",
-    "install": "install.install_and_uninstall",
-    "uninstall": "install.install_and_uninstall",
-    "reload": "reload_scale_upgrade",
-    "restart": "reload_scale_upgrade",
-    "scale": "reload_scale_upgrade",
-    "upgrade": "reload_scale_upgrade",
+    "install": "install.install",
+    "uninstall": "install.uninstall",
+    "restart": "upgrade",
     "top": "top.app",
 }
 """The modules of the commands that are in none of their own name."""

@@ -23,7 +23,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The same as one line."""
+    """The text on one line, with all characters escaped except visible ones and spaces."""
     return text if text.isprintable() else printable(text).replace("\n", "\\n")
 
 
@@ -38,7 +38,7 @@ def as_json(found: Any) -> str:
 
 
 def compact(found: Any) -> str:
-    """The same in one line."""
+    """JSON on one line, escaped likewise."""
     return _escaped(orjson.dumps(found).decode(), json.dumps)
 
 

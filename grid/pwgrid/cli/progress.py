@@ -27,10 +27,10 @@ class Display:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing live stays on the screen."""
+        """Removes all live lines from the screen."""
 
     def line(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a line that stays."""
         click.echo(printable(text))
 
     def show(self, name: str, text: str, figures: object = None) -> None:
@@ -41,7 +41,7 @@ class Display:
             self.line(text)
 
     def end(self, name: str) -> None:
-        """`name` is over."""
+        """Ends the line of `name`."""
         self._shown.pop(name, None)
 
 

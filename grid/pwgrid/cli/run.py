@@ -201,7 +201,7 @@ class PrivateGrid:
         self._ready: IO[str] = os.fdopen(ready_in)
 
     def ready(self) -> ReadyReport | None:
-        """Waits until the grid is ready, or cannot be. None when it ended before; it has said why on stderr."""
+        """Waits until the grid is ready, or cannot be. Returns None when it has ended, and has said why on stderr."""
         line = self._ready.readline()
         return TypeAdapter(ReadyReport).validate_json(line) if line else None
 
@@ -302,7 +302,7 @@ def _refuse_missing(program: str) -> None:
 
 
 def _cannot_run(program: str, error: OSError) -> GridError:
-    """The error that a shell has for it."""
+    """The error that a shell would report."""
     code = exit_codes.NOT_FOUND if error.errno == errno.ENOENT else exit_codes.NOT_EXECUTABLE
     return GridError(f"{program}: {error.strerror}", code)
 

@@ -67,7 +67,7 @@ def follow_sessions(
 
 
 def _not_told(latest: list[Found], news: Iterator[list[Found]]) -> Iterator[Found]:
-    """All news. The first ones are of all that has happened since before `latest` was read, which may have it, too."""
+    """Yields `news` without what `latest` has shown: the first ones go back to before that was read."""
     told = {(session["id"], session["status"]) for session in latest}
     for sessions in news:
         yield from (session for session in sessions if (session["id"], session["status"]) not in told)

@@ -37,7 +37,7 @@ def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_
     if every_s is not None:
         _watch(port, runtime_dir, every_s, as_json=as_json)
     try:
-        found = _look(port, runtime_dir)
+        found = _statuses(port, runtime_dir)
     except NoGridError as none:
         raise GridError(none.sentence, exit_codes.NONE_RUNNING) from None
     for each in found:
@@ -53,7 +53,7 @@ def exit_code(found: Found) -> int:
     return exit_codes.HEALTHY if is_healthy else exit_codes.DEGRADED
 
 
-def _look(port: int | None, runtime_dir: str | None) -> list[Found]:
+def _statuses(port: int | None, runtime_dir: str | None) -> list[Found]:
     """The status of the grid that is meant, or of all those whose master is gone. Raises GridError, NoGridError."""
     try:
         return [ask_grid.status(ask_grid.find_grid(port, runtime_dir))]
@@ -90,7 +90,7 @@ def _watch(port: int | None, runtime_dir: str | None, every_s: float, *, as_json
     with screen if output.is_live(console) and not as_json else contextlib.nullcontext() as live:
         while True:
             try:
-                found: list[Found] | GridError = _look(port, runtime_dir)
+                found: list[Found] | GridError = _statuses(port, runtime_dir)
             except GridError as error:
                 found = error
             if live is not None:

@@ -1,4 +1,4 @@
-"""`pwgrid token`: changes the file of tokens that a grid reads. Asks a running grid only for the file's path."""
+"""`pwgrid token`: changes the file of tokens that a grid reads. A running grid tells where that file is."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def _sessions_of(path: Path, runtime_dir: str | None, name: str, *, is_ended: bo
 
 
 def _live_sessions(grid: RunningGrid, name: str) -> int | None:
-    """How many sessions of this token live; None while Redis is away."""
+    """How many live sessions this token has; None while Redis is away."""
     from pwgrid.registry.blocking_reads import SessionWatch
 
     with contextlib.suppress(RegistryUnavailable):
@@ -247,7 +247,8 @@ def _running(runtime_dir: str | None) -> Iterable[RunningGrid]:
 def _service_uid(path: Path) -> int | None:
     """The uid of the service that is installed with this file, whether it runs or not; None where there is none."""
     from pwgrid.cli.install.installation import SERVICE_USER, InstallPaths
-    from pwgrid.cli.install.make_and_remove import RECORD, uid_of
+    from pwgrid.cli.install.record import RECORD
+    from pwgrid.cli.install.steps import uid_of
 
     is_installed = path.parent == InstallPaths.of(user=False).config and os.path.exists(path.with_name(RECORD))
     return uid_of(SERVICE_USER) if is_installed else None

@@ -1,1 +1,1 @@
-"""What every process uses: logs, errors, names, tables of worker and session lives. Imports no other package."""
+"""What every process uses: logs, errors, names, tables of worker and session lives."""

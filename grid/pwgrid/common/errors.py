@@ -1,4 +1,4 @@
-"""Errors that reach a user: each carries a sentence and an exit code. Logs nothing, prints nothing, imports no role."""
+"""Errors that reach a user: each carries a sentence and an exit code."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Takes the URL of a grid apart, and shows any URL without its secrets. Imports the standard library alone, as
+"""Takes the URL of a grid apart, and shows any URL without its secrets. It needs the standard library alone, as
 pwgrid.client does."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A histogram that can be sent over a control link, which prometheus_client's own cannot. No I/O."""
+"""A histogram that can be sent over a control link, which prometheus_client's own cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parses label keys, which clients ask for and pools offer: `App:Browser:Env[:Region[:OS…]]`. Compares none."""
+"""Parses label keys, which clients ask for and pools offer: `App:Browser:Env[:Region[:OS…]]`."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ class StandardHandler(logging.Handler):
         self._writer = writer
 
     def createLock(self) -> None:  # noqa: N802 - the base class's name
-        """Makes none: a lock that another thread holds during a fork would stay held in the child."""
+        """Makes no lock: one that another thread holds during a fork would stay held in the child."""
         self.lock = None
 
     def handle(self, record: logging.LogRecord) -> bool:

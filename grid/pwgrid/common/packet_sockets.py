@@ -1,5 +1,5 @@
 """Reads packets, and the descriptors that come with them, from the SEQPACKET sockets between the grid's processes, also
-the last ones of a peer that has closed its end; and says how large a packet may be. Does not know what packets mean."""
+the last ones of a peer that has closed its end; and says how large a packet may be."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Finds directories: the user's home, and what is shipped beside the code: lua/, config/, systemd/ and docs/. Reads
-nothing in them."""
+"""Finds directories: the user's home, and what is shipped beside the code: lua/, config/, systemd/ and docs/."""
 
 import os
 from collections.abc import Mapping

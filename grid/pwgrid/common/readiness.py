@@ -1,6 +1,6 @@
 """Decides whether the grid is ready: its start is over, and each pool that should have workers can take a session now.
 
-The ready line, `/health/ready`, the service manager's READY, `pwgrid run` and `pwgrid status` all use this. No I/O.
+The ready line, `/health/ready`, the service manager's READY, `pwgrid run` and `pwgrid status` all use this.
 """
 
 from __future__ import annotations

@@ -72,6 +72,8 @@ class EndReason(StrEnum):
     BROWSER_SICK = "browser sick"  # it opens no pages any more, and this session waits for one
     BROWSER_UNREADABLE = "browser connection broken"  # what it says is no message
     MESSAGE_FAILED = "message failed"  # the browser server failed at a message of this session
+    TOO_MUCH_WORK = "too much work"  # what its client asked for kept the browser server from serving others
+    CLIENT_DOES_NOT_READ = "the client does not read"  # and what waits for it has become too much
     MEMORY_LIMIT = "memory limit"
     WORKER_LOST = "worker lost"  # the detail is why the worker ended
     LOST_BY_WORKER = "lost by worker"

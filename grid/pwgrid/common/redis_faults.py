@@ -1,6 +1,6 @@
 """What can be wrong with a Redis: a closed set of kinds, each with a sentence for people and what to do about it.
 
-Imports no Redis: `registry/fault_of.py` finds the kind of an error.
+`registry/fault_of.py` finds the kind of an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks Redis URLs, takes them apart, and shows them without secrets. Imports no Redis: the master uses it."""
+"""Checks Redis URLs, takes them apart, and shows them without secrets; the master uses it, too."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def problem(url: str) -> str:
 
 def split(url: str) -> SplitResult:
     """What `urlsplit` gives, which takes one host: newer Pythons (CVE-2025-0938) raise ValueError for several of which
-    one is an IPv6 address. Whether the hosts are any, `problem` tells."""
+    one is an IPv6 address. `problem` tells whether the hosts make sense."""
     scheme, separator, rest = url.translate(_DROPPED).partition("://")
     found = _NETLOC.match(rest)
     netloc = found[0] if found and separator else ""

@@ -32,12 +32,12 @@ def notify(*lines: str) -> None:
 
 
 def ready(status: str) -> None:
-    """The grid serves, for the first time or again after a reload."""
+    """Say that the grid serves, for the first time or again after a reload."""
     notify(READY, f"MAINPID={os.getpid()}", f"STATUS={status}")
 
 
 def not_ready(why: str, *, patience_s: float) -> None:
-    """The start is over, but the grid is not ready: TimeoutStartSec= does not count for `patience_s` more seconds."""
+    """Say that the start is over, but not ready: TimeoutStartSec= does not count for `patience_s` more seconds."""
     notify(f"STATUS=not ready: {why}", *_extended(patience_s))
 
 
@@ -54,12 +54,13 @@ def reload(*, is_ready: bool) -> Iterator[None]:
 
 
 def stopping(within_s: float) -> None:
-    """The grid is stopping, for at most `within_s` seconds: until then TimeoutStopSec= does not count."""
+    """Say that the grid is stopping, for at most `within_s` seconds: until then TimeoutStopSec= does not count."""
     notify(STOPPING, *_extended(within_s))
 
 
 def watchdog_s() -> float | None:
-    """Seconds without `alive` after which the service manager kills this process (WatchdogSec=); None: it does not."""
+    """After how many seconds without `alive` the service manager kills this process (WatchdogSec=); None if it never
+    does."""
     microseconds, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
     if not microseconds.isdigit() or not int(microseconds) or pid not in ("", str(os.getpid())):
         return None
@@ -67,7 +68,7 @@ def watchdog_s() -> float | None:
 
 
 def alive() -> None:
-    """This process is not frozen."""
+    """Say that this process is not frozen."""
     notify(ALIVE)
 
 

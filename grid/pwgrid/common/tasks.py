@@ -9,7 +9,7 @@ import structlog
 
 log = structlog.get_logger()
 
-_CANCEL_AGAIN_S: Final = 0.05
+_CANCEL_INTERVAL_S: Final = 0.05
 
 
 class BackgroundTasks:
@@ -43,8 +43,8 @@ class BackgroundTasks:
 
 
 async def first_of(*waits: Coroutine[Any, Any, Any]) -> None:
-    """Returns when the first of these ends, or raises what it raised. The others are cancelled, and have ended by then;
-    what they raise besides is logged by asyncio."""
+    """Waits for the first of these to end, and raises what it raised. By then the others have been cancelled and have
+    ended, too; asyncio logs what they raised."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -67,4 +67,4 @@ async def end_task(task: "asyncio.Task[Any]") -> None:
     """
     while not task.done():
         task.cancel()
-        await asyncio.wait([task], timeout=_CANCEL_AGAIN_S)
+        await asyncio.wait([task], timeout=_CANCEL_INTERVAL_S)

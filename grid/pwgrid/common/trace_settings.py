@@ -1,4 +1,4 @@
-"""Tells whether traces are asked for, and what keeps them from being exported. Loads nothing of OpenTelemetry."""
+"""Tells whether traces are asked for, and what keeps them from being exported, before OpenTelemetry is loaded."""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """Returns `1 client`, `2 clients`. `many` is the plural where it is not `one` with an s: `clients wait`."""
+    """A count with its noun, like `1 client` or `2 clients`. `many` is the plural where that is not `one` with an s,
+    like `clients wait`."""
     return f"{count} {one if count == 1 else many or one + 's'}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 
 class WorkerStatus(StrEnum):
@@ -29,6 +29,35 @@ class WorkerEvent(StrEnum):
     STOPS = "stops"  # it said that its drain is over
     FAILS = "fails"  # it said that it cannot start, and why
     VANISHES = "vanishes"  # it ended, or fell silent, without having said so
+
+
+class DrainTimes(Protocol):
+    """The settings that bound a drain, in seconds."""
+
+    @property
+    def drain_timeout(self) -> float: ...
+    @property
+    def recycle_drain_timeout(self) -> float: ...
+
+
+class DrainTime(StrEnum):
+    """What bounds how long the sessions of a drain may go on. The values stand in frames."""
+
+    RECYCLE = "recycle"  # RECYCLE_DRAIN_TIMEOUT: another worker takes its place, so nobody waits for its end
+    END = "end"  # DRAIN_TIMEOUT: it is not wanted any more
+    NOW = "now"  # nothing: they are cut
+
+    def seconds(self, settings: DrainTimes) -> float:
+        return {
+            DrainTime.RECYCLE: settings.recycle_drain_timeout,
+            DrainTime.END: settings.drain_timeout,
+            DrainTime.NOW: 0.0,
+        }[self]
+
+    @property
+    def setting(self) -> str:
+        """The name of the setting, for people."""
+        return "RECYCLE_DRAIN_TIMEOUT" if self is DrainTime.RECYCLE else "DRAIN_TIMEOUT"
 
 
 class LifecycleError(ValueError):

@@ -1,5 +1,4 @@
-"""The child's side of the control link: reconnects after the master's death, and notices when the master is frozen.
-Decides nothing about the child."""
+"""The child's side of the control link: reconnects after the master's death, and notices when the master is frozen."""
 
 from __future__ import annotations
 
@@ -125,8 +124,7 @@ class ChildSide:
         self._flush()
 
     def give_up(self) -> bool:
-        """Stop waiting for another master; whether there is no connection. Idempotent. Does nothing while there is
-        one."""
+        """Stop waiting for another master, unless there is a connection. Returns whether there is none. Idempotent."""
         if self._connected is not None:
             return False
         if not self._is_alone:
@@ -167,7 +165,7 @@ class ChildSide:
         self._written.set()
 
     def _down(self, reason: str, *, is_closed: bool = False) -> None:
-        """The connection is gone, the master perhaps not: try its control socket."""
+        """Try the master's control socket: the connection is gone, but the master may live."""
         was_frozen = self.is_lost and not self._is_alone
         if self._link.phase == "open" or (was_frozen and "silence" not in self._timers):  # another one may come
             self._listen_for_silence()
@@ -204,16 +202,17 @@ class ChildSide:
         limit_s = self.lost_threshold_s if self._grace_s is None else self._grace_s
         now = time.monotonic()
         self._silence = FrozenPeerDetector(limit_s, now)
-        self._after("silence", self._silence.look_at - now, self._look)  # a later look would count as a freeze of ours
+        # A later check would count as a freeze of ours.
+        self._after("silence", self._silence.look_at - now, self._check_silence)
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         """Checks for silence. Frames only note the time: to re-arm a timer at each would cost more than this."""
         self._on_readable()  # this process may have been busy or frozen for just as long
         now = time.monotonic()
         if self._silence.is_over(now):
             self._lose()
         else:
-            self._after("silence", max(0.0, self._silence.look_at - now), self._look)
+            self._after("silence", max(0.0, self._silence.look_at - now), self._check_silence)
 
     def _lose(self) -> None:
         self.is_lost, self._is_alone = True, not self.is_connected

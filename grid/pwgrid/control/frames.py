@@ -1,4 +1,4 @@
-"""Writes and reads the frames of a control link: one JSON object a packet, its type and fields checked. No state."""
+"""Writes and reads the frames of a control link: one JSON object a packet, its type and fields checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides whether the other side of a control link has been silent for too long. No I/O."""
+"""Decides whether the other side of a control link has been silent for too long."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class FrozenPeerDetector:
 
     @property
     def look_at(self) -> float:
-        """When to ask next whether it is over."""
+        """When to ask next whether the peer's time is over."""
         return min(self._heard_at + self.limit_s, self._looked_at + self.limit_s / _LOOKS)
 
     def heard(self, at: float) -> None:
         self._heard_at = max(self._heard_at, at)
 
     def is_over(self, now: float) -> bool:
-        """Whether nothing was heard within the limit."""
+        """Whether the peer has been silent for longer than the limit."""
         if now - self.look_at > LATE_S:
             self._heard_at = now
         self._looked_at = now

@@ -48,7 +48,7 @@ class MasterSide:
         self._sock: socket.socket | None = None
         self._is_too_large = False
         """Whether the latest state was not sent."""
-        self._looks = loop.call_at(self._silence.look_at, self._look)
+        self._silence_timer = loop.call_at(self._silence.look_at, self._check_silence)
 
     def attach(self, sock: socket.socket, first: bytes | None = None) -> None:
         """Go on over `sock`; `first` is its init frame, if that was read already. Raises ProtocolError for a link that
@@ -93,17 +93,17 @@ class MasterSide:
 
     def close(self, reason: str) -> None:
         """End the link: the child hears why, if its buffer has room for that, and is heard no more. Idempotent."""
-        self._looks.cancel()
+        self._silence_timer.cancel()
         self._link.close(reason)
         self._flush()
         self._drop()
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         """Check for silence. Frames only note the time: to re-arm a timer at each would cost more than this."""
         if self._silence.is_over(self._loop.now()):
             self._on_silent()
         else:
-            self._looks.arm(self._silence.look_at)
+            self._silence_timer.arm(self._silence.look_at)
 
     def _flush(self) -> None:
         """Write what the link has, as far as the child's buffer takes it."""
@@ -142,8 +142,8 @@ class MasterSide:
 
     def _take(self, packet: bytes) -> bool:
         self._silence.heard(self._loop.now())
-        if self._looks.when == math.inf:  # it was silent
-            self._looks.arm(self._silence.look_at)
+        if self._silence_timer.when == math.inf:  # it was silent
+            self._silence_timer.arm(self._silence.look_at)
         try:
             if (frame := self._link.receive(packet)) is not None:
                 self._on_frame(frame)

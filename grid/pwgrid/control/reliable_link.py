@@ -1,8 +1,8 @@
 """One side of a control link, over which commands and events are applied exactly once and in order.
 
-It knows the greeting, the indices, what is acknowledged and what has to be sent again; it does no I/O and reads no
-clock. Its owner feeds packets to `receive` and writes what `next_packet` offers. Between two connections it keeps what
-the other side has not acknowledged.
+It knows the greeting, the indices, what is acknowledged and what has to be sent again. Its owner does the I/O: it feeds
+packets to `receive`, and writes what `next_packet` offers. Between two connections it keeps what the other side has not
+acknowledged.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Link:
         return f"<Link {self.side} {self.ident} {self.phase} out={out} in={self._applied}>"
 
     def connect(self, greeting: Mapping[str, Any]) -> None:
-        """There is a new connection. `greeting`: the fields of this side's init frame beside the indices."""
+        """Begin a new connection. `greeting`: the fields of this side's init frame beside the indices."""
         if self.phase == "closed":
             raise ProtocolError("the link was closed for good")
         self.phase = "greeting"
@@ -116,7 +116,7 @@ class Link:
             self._queue_init({"ackedEventIdx": self._out.acknowledged})
 
     def disconnect(self) -> None:
-        """The connection is gone. What was not acknowledged is sent again on the next one."""
+        """Note the end of the connection. What was not acknowledged is sent again on the next one."""
         if self.phase != "closed":
             self.phase = "down"
         self._slots.clear()

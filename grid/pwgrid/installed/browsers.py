@@ -1,7 +1,4 @@
-"""Finds the executable for a browser type on this host, and remembers which ones did not start for `pwgrid setup`.
-
-Starts no process, downloads nothing.
-"""
+"""Finds the executable for a browser type on this host, and remembers which ones did not start for `pwgrid setup`."""
 
 from __future__ import annotations
 

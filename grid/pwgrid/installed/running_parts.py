@@ -83,7 +83,7 @@ class RunningParts:
         return are_same and code_fingerprint() == self.code
 
     def _take(self, browsers: dict[str, FoundBrowser]) -> None:
-        """From now on the grid runs with these. An executable that it had stays as it was then."""
+        """Makes these the parts that the grid runs with. The fingerprint of an executable that it had before stays."""
         self._executables = {each: self._executables.get(each) or _of_file(each) for each in _executables(browsers)}
 
 
@@ -130,7 +130,7 @@ def _fingerprint(paths: Iterable[str]) -> str:
 
 
 def _files_of_code() -> Iterator[str]:
-    """Also those that are there for each installed version of a package, and Python."""
+    """The files of the package, one file for each installed version of another package, and Python."""
     yield os.path.realpath(sys.executable)
     for root in (Path(pwgrid.__file__).parent, *map(resource_dir, _PARTS)):
         for directory, names, files in os.walk(root):

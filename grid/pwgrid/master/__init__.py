@@ -1,1 +1,1 @@
-"""The master: forks, watches, restarts and ends all others. No asyncio, no thread, no Redis, no client bytes."""
+"""The master: forks, watches, restarts and ends all others, in one synchronous loop with one thread."""

@@ -106,7 +106,7 @@ class Child:
             ended = self._reap()  # now: once it is reaped, the next fork may get its pid
             self._loop.call_at(self._loop.now(), lambda: on_exit(ended or Exit(None)))
         else:
-            self._loop.add(self._pidfd, self._look)
+            self._loop.add(self._pidfd, self._reap_if_ended)
 
     def end_by(self, term_at: float, kill_at: float) -> None:
         """SIGTERM and SIGKILL it at these monotonic times, unless it ends before; earlier times win over later ones.
@@ -141,7 +141,7 @@ class Child:
             log.error("process_not_killed", pid=self.pid, after_s=KILL_S)
         self._is_over(ended or Exit(None, was_killed=True, is_left=True))
 
-    def _look(self) -> None:
+    def _reap_if_ended(self) -> None:
         ended = self._reap()
         if ended is not None:
             self._is_over(ended)
@@ -239,7 +239,7 @@ def fork_command(loop: Loop, argv: Sequence[str], directory: Path, output: Path)
 
 
 def _be_child(master: int, run: Callable[[], int], keep: set[int]) -> NoReturn:
-    """All that the child does. It ends by _exit only, so that none of the master's own code runs in it."""
+    """Does all that the child has to do, and ends by _exit, so that none of the master's own code runs in it."""
     code = os.EX_SOFTWARE
     try:
         os.setsid()
@@ -274,7 +274,7 @@ def _close_all_but(keep: set[int]) -> None:
 
 
 def said(output: Path) -> str:
-    """What a command has written into its file `output`; empty if that cannot be read."""
+    """The text that a command has written into its file `output`; empty if that cannot be read."""
     try:
         return output.read_text(errors="replace").strip()
     except OSError:
@@ -321,7 +321,7 @@ class RestartedChild:
 
     @property
     def problem(self) -> str | None:
-        """Why it ended last; None while it never has."""
+        """Why it ended last; None if it never has."""
         return self._backoff.reason
 
     def start(self) -> None:
@@ -357,7 +357,7 @@ class RestartedChild:
         raise NotImplementedError
 
     def _on_exit(self, ended: Exit) -> str:
-        """Clean up after it; returns the sentence that says how it ended."""
+        """Cleans up after it, and returns the sentence that says how it ended."""
         raise NotImplementedError
 
     def _start(self) -> None:
@@ -389,7 +389,7 @@ class RestartedChild:
         log.error("service_exited", service=self._kind, pid=pid, reason=reason, retry_s=retry_s)
 
     def _file_of(self, child: Child) -> ChildState:
-        """What its file says."""
+        """The content of its file."""
         # Its create_time does not change, however often the file is written: by that the next master finds the newest.
         return self._files.new_state(self._kind, str(child.pid), child, child.create_time)
 

@@ -1,4 +1,4 @@
-"""The embedded Redis as a child: started first, ended last. Sends it no command; only tries whether it accepts."""
+"""The embedded Redis as a child: started first, ended last, and ready once it accepts a connection."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RedisChild(RestartedChild):
         self.ready = False
         self._server = server
         self._output = server.socket_path.parent / "output.log"
-        self._probe = loop.timer(self._look)
+        self._probe = loop.timer(self._try_connecting)
 
     @property
     def problem(self) -> str | None:
@@ -38,7 +38,7 @@ class RedisChild(RestartedChild):
     def adopt(self, state: ChildState) -> None:
         super().adopt(state)
         if self._child is not None:
-            self._look()
+            self._try_connecting()
 
     def stop(self) -> None:
         """End it; all other children must have ended before."""
@@ -60,7 +60,7 @@ class RedisChild(RestartedChild):
         lines = said(self._output).splitlines()
         return f"redis-server ended with {ended}" + (f": {lines[-1].strip()[-200:]}" if lines else "")
 
-    def _look(self) -> None:
+    def _try_connecting(self) -> None:
         kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as probe:  # no descriptor may be free now
             self.ready = probe.connect_ex(str(self._server.socket_path)) == 0

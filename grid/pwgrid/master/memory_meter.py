@@ -60,7 +60,7 @@ class MemoryMeter:
         is_sample = now >= self._sample_at()
         try:
             if now >= min(self._sample_at(), self._age_at()):
-                self._look(now, is_sample=is_sample)
+                self._measure(now, is_sample=is_sample)
             elif not self._seen <= self._workers.by_id.keys():  # a worker that has gone may leave enough room
                 self._look_at_host(worker for worker in self._workers.by_id.values() if worker.life.has_process)
             self._is_blind = self._is_blind and not is_sample
@@ -70,7 +70,7 @@ class MemoryMeter:
             self._is_blind = True
         return min(self._sample_at(), self._age_at())
 
-    def _look(self, now: float, *, is_sample: bool) -> None:
+    def _measure(self, now: float, *, is_sample: bool) -> None:
         workers = [worker for worker in self._workers.by_id.values() if worker.life.has_process]
         if is_sample:
             self._sampled_at = now
@@ -92,11 +92,11 @@ class MemoryMeter:
         self._settings_of_pools = {name: settings.of_pool(pool) for name, pool in settings.pools_wanted().items()}
 
     def _settings_of(self, worker: Worker) -> Settings:
-        """Those of its pool; the global ones where the configuration no longer has that pool."""
+        """The settings of the worker's pool; the global ones where the configuration no longer has that pool."""
         return self._settings_of_pools.get(worker.pool.name, self._settings)
 
     def room(self) -> int:
-        """How many more workers fit into memory, less those that started since the last sample."""
+        """How many more workers fit into memory, without those that started since the last sample."""
         started = sum(worker.forked_at > self._sampled_at for worker in self._workers.by_id.values())
         return max(0, self._room - started)
 

@@ -1,4 +1,4 @@
-"""Reads how much memory there is, and how much processes take. Decides nothing.
+"""Reads how much memory there is, and how much processes take.
 
 A process that has ended takes no memory; that is no error.
 """

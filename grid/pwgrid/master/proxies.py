@@ -1,5 +1,5 @@
 """Runs the proxy, and replaces it without refusing a client: the new one listens before the old one retires, or is
-killed because it is frozen. One that is restarted gets the listening sockets of the one before it. Sees no client."""
+killed because it is frozen. One that is restarted gets the listening sockets of the one before it."""
 
 from __future__ import annotations
 

@@ -122,8 +122,8 @@ class Reload:
         return found
 
     def read(self) -> tuple[Change, Settings, Callable[[], None]]:
-        """Read the configuration; returns what it changes, it, and a function to call if it is followed. Raises
-        ValueError."""
+        """Read the configuration. Returns what it changes, the configuration itself, and a function to call if it is
+        followed. Raises ValueError."""
         config = self._config
         scaled_up = {name for name, pool in self._workers.pools.items() if pool.workers and not pool.settings.workers}
         try:

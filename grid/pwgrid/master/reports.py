@@ -1,5 +1,5 @@
 """What the master tells: the status to operators, the roster to the proxy, and to whoever started it how the start goes
-and what a stop waits for. Changes nothing."""
+and what a stop waits for."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from pwgrid import __version__
 from pwgrid.common import readiness
 from pwgrid.common.grid_url import without_secrets
 from pwgrid.common.redis_url import shown
+from pwgrid.common.types import GIVEN_BY_CLIENTS
 from pwgrid.common.wording import counted
 from pwgrid.common.worker_lifecycle import NOT_ENDED, WorkerStatus
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.embedded_redis_child import RedisChild
 from pwgrid.master.memory_meter import MemoryMeter
-from pwgrid.master.policy.validate_reports import SAID
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.shutdown_order import Shutdown
 from pwgrid.master.workers.workers import Workers
@@ -180,8 +180,11 @@ class Reports:
         slots: Counter[tuple[str, ...]] = Counter()
         for worker in self._workers.by_id.values():
             for run in worker.runs:
-                slots[tuple(run[what] for what in SAID)] += run["slots"]
-        return [{**dict(zip(SAID, words, strict=True)), "slots": number} for words, number in slots.most_common()]
+                slots[tuple(run[what] for what in GIVEN_BY_CLIENTS)] += run["slots"]
+        return [
+            {**dict(zip(GIVEN_BY_CLIENTS, words, strict=True)), "slots": number}
+            for words, number in slots.most_common()
+        ]
 
     def _reasons(self) -> dict[str, str]:
         """Why workers drain, or will, by worker id. Only the first MOST_REASONS, to stay within a frame's size."""
@@ -216,7 +219,7 @@ class Reports:
 
     @staticmethod
     def _call(hook: Callable[..., None], argument: object) -> None:
-        """Errors are only logged: the reader of this process's output may be gone, and the grid goes on."""
+        """Call it, and log an error: the reader of this process's output may be gone, and the grid goes on."""
         try:
             hook(argument)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The order of a shutdown as a table, and what a second request means. Ends no process itself."""
+"""The order of a shutdown as a table, and what a second request means."""
 
 from __future__ import annotations
 

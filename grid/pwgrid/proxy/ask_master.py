@@ -1,4 +1,4 @@
-"""Sends operators' requests to the master over its control socket. One connection for each; decides nothing."""
+"""Sends operators' requests to the master over its control socket, each over a connection of its own."""
 
 from __future__ import annotations
 

@@ -164,17 +164,12 @@ class Attempt:
         at `until`; `failure` is why not."""
         self._had(step, since, until, {"pwgrid.worker_id": worker_id}, failure)
 
-    def served(self, worker_id: str, session_id: str, at: float | None = None) -> None:
-        """This worker has it, since `at` or now: a session, or a lease by the name that it has among sessions."""
+    def served(
+        self, worker_id: str, *, session_id: str | None = None, lease_id: str | None = None, at: float | None = None
+    ) -> None:
+        """This worker has it, since `at` or now: a session, which may have come with a lease, or a lease."""
         self._served_at = at
-        is_lease = session_id.startswith(records.LEASE)
-        self._say(
-            {
-                "pwgrid.worker_id": worker_id,
-                "pwgrid.session_id": None if is_lease else session_id,
-                "pwgrid.lease_id": session_id.removeprefix(records.LEASE) if is_lease else records.lease_of(session_id),
-            }
-        )
+        self._say({"pwgrid.worker_id": worker_id, "pwgrid.session_id": session_id, "pwgrid.lease_id": lease_id})
 
     def ends(self, failure: Exception | None) -> None:
         """The client has its answer, or gets none. Sentences are left out: a client's own words may be in them."""
@@ -195,7 +190,7 @@ class Attempt:
         self._span.set_attributes(_given(attributes))
 
     def _had(self, name: str, since: float, until: float, attributes: Attributes, error: str | None = None) -> None:
-        """A step of it, which is over: a span below this one."""
+        """Adds a span below this one for a step that is over."""
         step = self._traces.tracer.start_span(
             name, self._within, attributes=_given(attributes), start_time=self._at(since)
         )
@@ -207,8 +202,8 @@ class Attempt:
 
 @contextlib.contextmanager
 def attempting(traces: ClientTraces | None, name: str, headers: Iterable[tuple[str, str]]) -> Iterator[Attempt | None]:
-    """What happens in the block is one attempt of a client that has come to connect or to borrow, with these headers;
-    None where nothing is traced."""
+    """Traces the block as one attempt of a client with these headers to connect or to borrow. Yields None where nothing
+    is traced."""
     if traces is None:
         yield None
         return

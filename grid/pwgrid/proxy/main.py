@@ -1,4 +1,4 @@
-"""The proxy process: HTTP API, handshake, queue, selection, handoff. Owns no session that it has handed off."""
+"""The proxy process: HTTP API, handshake, queue, selection, handoff."""
 
 import asyncio
 import contextlib
@@ -26,9 +26,10 @@ from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.client_traces import ClientTraces
 from pwgrid.proxy.connect.connect import ConnectingClient
+from pwgrid.proxy.connect.first_bytes import ProtocolChooser
 from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.handoff_link import Handoffs, tune
-from pwgrid.proxy.connect.http_or_upgrade import IdleConnections, ProtocolChooser
+from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.policy.arrival import UNIX, Arrivals
@@ -50,7 +51,7 @@ from pwgrid.tokens.tokens import NO_TOKENS, operators_token_id
 log = structlog.get_logger()
 
 BACKLOG: Final = 4096
-RETIRE_LOOK_S: Final = 0.05
+RETIRE_POLL_INTERVAL_S: Final = 0.05
 GRACE_S: Final = 5.0
 """How long answers may still be written when the proxy is told to stop."""
 
@@ -347,7 +348,7 @@ async def connections_end(state: ServerState) -> None:
     while True:
         # Waits first, since uvicorn learns of an accepted connection only in the loop's next turn. No event tells that
         # the last connection has ended.
-        await asyncio.sleep(RETIRE_LOOK_S)
+        await asyncio.sleep(RETIRE_POLL_INTERVAL_S)
         if not (state.connections or state.tasks):
             return
 

@@ -1,5 +1,4 @@
-"""Removes workers from Redis whose end is known, with what they could not write, or whose heartbeat has stopped. Ends
-no worker."""
+"""Removes workers from Redis whose end is known, with what they could not write, or whose heartbeat has stopped."""
 
 import asyncio
 import time
@@ -14,7 +13,8 @@ from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.types import BrowserType
 from pwgrid.registry.records import Reaped
 from pwgrid.registry.registry import LOST, Registry
-from pwgrid.registry.session_updates_until_written import SessionRecordWriter, SpoolFile, read_spool_files
+from pwgrid.registry.session_writer import SessionRecordWriter
+from pwgrid.registry.spool import SpoolFile, read_spool_files
 
 log = structlog.get_logger()
 
@@ -23,17 +23,17 @@ STOPPED: Final = Reason(EndReason.WORKER_STOPPED)
 LAST_S: Final = 4.0
 """How long a stopping proxy waits for a Redis that is away, if there is still something to write."""
 
-AGAIN_S: Final = 5.0
+RETRY_INTERVAL_S: Final = 5.0
 """When to try again what Redis refused, unless it connects again before."""
 
-_LOOK_S: Final = 0.05
+_LAST_INTERVAL_S: Final = 0.05
 
 JUMP_S: Final = 1.0
 """No clock is slewed by as much in an interval: it was set, or the host was suspended."""
 
 
 async def keep_reaping(registry: Registry, interval_s: float) -> NoReturn:
-    """Of all proxies one reaps in each interval. What Redis does not take now, it takes in the next one.
+    """Reaps once in each interval, in one of all proxies. What Redis refuses in one interval is tried in the next.
 
     Nobody is reaped after an interval in which the wall clock has jumped ahead: each worker looks stale until its next
     heartbeat.
@@ -67,8 +67,8 @@ class DeadWorkers:
         """Workers that Redis may still know, by id: browser type, and the reason for which their sessions end."""
 
     async def clear(self) -> None:
-        """Writes the spool files, then removes the workers. What Redis or the disk refuses of one worker keeps no other
-        one; a later call tries it again, or all if Redis is away."""
+        """Writes the spool files, then removes the workers. If Redis or the disk refuses something of one worker, the
+        others go on, and a later call tries that one again; if Redis is away, a later call tries all."""
         async with self._one_at_a_time:
             self._is_refused.clear()
             try:
@@ -100,11 +100,11 @@ class DeadWorkers:
         self._is_refused.set()
 
     async def keep_trying(self) -> None:
-        """Tries again after AGAIN_S whenever Redis has refused: while it stays connected, no event tells that it works
-        again."""
+        """Tries again after RETRY_INTERVAL_S whenever Redis has refused: while it stays connected, no event tells that
+        it works again."""
         while True:
             await self._is_refused.wait()
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_INTERVAL_S)
             await self.clear()
 
     async def last_try(self) -> None:
@@ -114,7 +114,7 @@ class DeadWorkers:
                 while any(read_spool_files(self._runtime)):
                     await self._registry.client.wait_connected()
                     await self.clear()
-                    await asyncio.sleep(_LOOK_S)  # Redis may refuse for now; no event tells when it serves
+                    await asyncio.sleep(_LAST_INTERVAL_S)  # Redis may refuse for now; no event tells when it serves
         except TimeoutError:
             unwritten = sum(len(spooled.updates) for spooled in read_spool_files(self._runtime))
             log.error("session_updates_lost", sessions=unwritten)
@@ -132,6 +132,7 @@ class DeadWorkers:
 
 
 def _report(reaped: Reaped, reason: Reason[EndReason]) -> None:
-    """Logs each reaped worker with its sessions."""
-    for worker, sessions in reaped.items():
-        log.info("worker_reaped", worker=worker, sessions=list(sessions), reason=str(reason))
+    """Logs each reaped worker with its sessions and leases."""
+    for worker, failed in reaped.items():
+        ids = {"sessions": list(failed.sessions)} | ({"leases": list(failed.leases)} if failed.leases else {})
+        log.info("worker_reaped", worker=worker, **ids, reason=str(reason))

@@ -1,4 +1,4 @@
-"""What the master has told the proxy of pools and workers. Decides nothing: the master plans, the workers admit."""
+"""What the master has told the proxy of pools and workers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,10 +1,11 @@
-"""Reads the registry for the command line, through redis-py's blocking client. Changes nothing."""
+"""Reads the registry for the command line, through redis-py's blocking client."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from redis import Redis
@@ -82,8 +83,8 @@ class SessionWatch:
             *replies, ids = _pipeline(redis, [*records.snapshot_commands(prefix), begun])
             fields = records.worker_fields(replies)
             workers = _pipeline(redis, [("HGETALL", f"{prefix}worker:{name}") for name in fields])
-            live = _pipeline(redis, [("ZRANGE", f"{prefix}sessions:live:{name}", 0, -1) for name in fields])
-            wanted = dict.fromkeys([*self._known, *ids, *(each for of_worker in live for each in of_worker)])
+            live = _pipeline(redis, records.live_commands(prefix, fields))
+            wanted = dict.fromkeys([*self._known, *ids, *chain.from_iterable(live)])
             found = _sessions(redis, prefix, wanted)
             fault = _write_fault(redis, prefix)
         found.sort(key=lambda session: session.created_at)

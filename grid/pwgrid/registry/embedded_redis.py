@@ -1,7 +1,4 @@
-"""Finds a redis-server binary and writes the configuration of the embedded Redis. Starts nothing: the master does.
-
-Imports no Redis library: pwgrid.master, which uses it, may not.
-"""
+"""Finds a redis-server binary, and writes the configuration with which the master starts it as the embedded Redis."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ _PLACE: Final = re.compile(r" script: \w+, on @\w+:\d+\.$")
 
 
 def fault_of(error: BaseException, *, url: str = "", during: str = "") -> RedisFault:
-    """The fault that this error tells of. `url` is the Redis' own, `during` says what took too long."""
+    """The fault behind this error. `url` is that of the Redis, `during` says what took too long."""
     for each in _causes(error):
         if (fault := _known(each, url, during)) is not None:
             return fault
@@ -158,7 +158,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _said(error: RedisError) -> str:
-    """What Redis said, its first word included, without the place in a script of ours."""
+    """The words of Redis from the first one on, without the place in one of our scripts."""
     text = _IN_SCRIPT.sub("", str(error))
     code = error.status_code or ""
     said = text if code in ("", "ERR") or text.startswith(code) else f"{code} {text}"

@@ -1,4 +1,4 @@
-"""Makes redis-py pools and clients from a URL, including a Sentinel's. No other module sets their options."""
+"""Makes redis-py pools and clients from a URL, including a Sentinel's, and sets all their options."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def open_async(url: str, *, timeout_s: float, step_s: float | None) -> aredis.Co
     """Returns a pool whose connections are not open yet and never retry by themselves. Connecting takes at most
     `timeout_s`, each read or write at most `step_s` (None: no limit).
 
-    A pool, since redis-py's client would add a table of all its commands, which nobody here uses, to each process.
+    It is a pool, since redis-py's client would add a table of all its commands to each process, which nobody here uses.
     """
     options = {**_OPTIONS, **_timeouts(timeout_s, step_s), "retry": AsyncRetry(NoBackoff(), 0)}
     if not is_sentinel(url):

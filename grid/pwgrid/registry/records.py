@@ -1,4 +1,4 @@
-"""The registry's records as plain data, converted to and from what Redis stores. Talks to no Redis."""
+"""The registry's records as plain data, converted to and from what Redis stores."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from pwgrid.common.histogram import Histogram
 from pwgrid.common.redis_faults import RedisFault
+from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_id import is_worker_id
 
@@ -23,17 +24,10 @@ LEASES_TAKEN_BACK = "leases:taken_back"
 ENDS = "sessions:ends"
 LENGTHS = "sessions:lengths"
 INDEX = "sessions:index"
-LEASES_INDEX = "leases:index"
 PAGE_HISTORY = "page:history"
 
 LENGTH_BOUNDS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0)
 """Upper bounds of a session's length, as reaper.lua has them."""
-LEASE = "lease:"
-"""Begins the key of a lease's record, and the lease's id wherever a session's id may stand, too."""
-
-WITH_LEASE = "~"
-"""Stands between the lease's id and a number in the id of a session that came with a lease."""
-
 EXPIRES_AT = "expiresAt"
 """A field of a lease's record, in Unix seconds."""
 
@@ -128,8 +122,8 @@ class HeartbeatReply:
     """`known` is False when Redis has lost the worker, which then registers again. `command` is "shutdown" or "serve"
     from an operator or a selection, or None. `repaired` is by how much the active counter was wrong.
 
-    `is_used_up`: a selection sent the shutdown, after it took the last session of the worker's life. `awaited` are
-    sessions whose clients may be on their way, with the seconds that their leases still run."""
+    `is_used_up`: a selection sent the shutdown, after it took the last session of the worker's life. `awaited` are the
+    ids of sessions and leases for which a proxy may be on its way, with the seconds that their slots are still kept."""
 
     known: bool
     command: str | None
@@ -138,14 +132,21 @@ class HeartbeatReply:
     awaited: Mapping[str, float] = field(default_factory=dict)
 
 
-Reaped = Mapping[str, tuple[str, ...]]
-"""What a run of the reaper removed: each worker ("{type}:{id}") with the ids of its sessions, which failed."""
+class Failed(NamedTuple):
+    """The ids of what has failed with its worker."""
+
+    sessions: tuple[str, ...]
+    leases: tuple[str, ...]
+
+
+Reaped = Mapping[str, Failed]
+"""What a run of the reaper removed, by worker ("{type}:{id}")."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """The hash `session:{id}`. Times are Unix seconds, None before their event. `extra` has all fields without an
-    attribute of their own."""
+    """The hash `session:{id}`, or `lease:{id}`. Times are Unix seconds, None before their event. `extra` has all fields
+    without an attribute of their own."""
 
     session_id: str
     browser_type: str
@@ -287,6 +288,19 @@ def snapshot_commands(prefix: str) -> list[tuple[str, ...]]:
     return [*(("HGETALL", prefix + name) for name in hashes), ("GET", prefix + REPAIRS)]
 
 
+def live_commands(prefix: str, fields: Iterable[str], at_most: int = 0) -> list[tuple[str | int, ...]]:
+    """The commands whose replies are the ids of these workers' live sessions: for each worker of those with a slot of
+    their own (at most so many; 0 for all), then of those that came with a lease."""
+    return [
+        command
+        for field in fields
+        for command in (
+            ("ZRANGE", f"{prefix}sessions:live:{field}", 0, at_most - 1),
+            ("HKEYS", f"{prefix}sessions:leased:{field}"),
+        )
+    ]
+
+
 def worker_fields(replies: list[Any]) -> list[str]:
     """Returns all workers' fields. `read_snapshot` takes the HGETALL replies of `worker:{field}` in this order."""
     active, lifetime, *_ = replies
@@ -316,15 +330,9 @@ def read_snapshot(
     )
 
 
-def key_of(session_id: str) -> str:
-    """Returns the key of a session's record, or of a lease's, whose id is the key."""
-    return session_id if session_id.startswith(LEASE) else f"session:{session_id}"
-
-
-def lease_of(session_id: str) -> str:
-    """Returns the id of the lease that a session came with, or "" if it came without one."""
-    lease_id, mark, _ = session_id.partition(WITH_LEASE)
-    return lease_id if mark else ""
+def key_of(kind: HeldAs, holder_id: str) -> str:
+    """Returns the key of the record of a session or a lease."""
+    return f"{kind}:{holder_id}"
 
 
 def known_worker_id(text: str) -> str:

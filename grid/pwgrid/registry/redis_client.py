@@ -1,5 +1,5 @@
 """Connections to Redis that are opened again whenever they are lost: a process's one for commands, and one for each
-subscription to channels. Knows no keys."""
+subscription to channels."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Set
-from typing import Final, cast
+from itertools import chain
+from typing import Final
 
 import orjson
 import structlog
@@ -19,6 +20,7 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.redis_faults import FaultKind, RedisFault
 from pwgrid.common.redis_url import shown
+from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry import records
@@ -26,6 +28,7 @@ from pwgrid.registry.fault_of import NONSENSE, fault_of, write_fault
 from pwgrid.registry.open_redis import database
 from pwgrid.registry.records import (
     Activity,
+    Failed,
     HeartbeatReply,
     Reaped,
     RegistrySnapshot,
@@ -36,7 +39,7 @@ from pwgrid.registry.records import (
 )
 from pwgrid.registry.redis_client import Argument, RedisClient, Reply, Subscription, check
 from pwgrid.registry.scripts import SCRIPTS, write_probe
-from pwgrid.registry.session_updates_until_written import SessionUpdate
+from pwgrid.registry.session_update import SessionUpdate
 from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
@@ -113,6 +116,7 @@ class Registry:
         pool: str | None = None,
         fields: Mapping[str, str] | None = None,
         caps: Mapping[str, int] | None = None,
+        kind: HeldAs = HeldAs.SESSION,
     ) -> str | None:
         """Chooses a worker, leases one of its slots for `lease_s`, and returns its id. Returns None when no worker is
         eligible, a cap is reached, or the session has run already.
@@ -120,7 +124,8 @@ class Registry:
         `exclude` are worker ids, `version` is the client's Playwright major.minor. With `worker_id` only that worker is
         eligible, with `pool` only that pool's. `fields` go into the session's record. `caps` maps a name like
         "run:nightly" to how many of its sessions may live at once. A session that was selected before gets the same
-        answer; if its worker is excluded now, that lease is taken back.
+        answer; if its worker is excluded now, that lease is taken back. For a borrowed lease, `kind` says so, and
+        `session_id` is its id.
         """
         settings = self._settings
         extra = [text for pair in fields.items() for text in pair] if fields else []
@@ -143,6 +148,7 @@ class Registry:
             settings.session_history_max,
             settings.shutdown_command_ttl,
             pool or "",
+            kind,
             "proxy",
             self._instance,
             *extra,
@@ -151,18 +157,17 @@ class Registry:
         if endpoint is None:
             return None
         chosen = records.worker_of(endpoint)
-        return chosen if chosen and chosen not in exclude else await self._selected(session_id)
+        return chosen if chosen and chosen not in exclude else await self._selected(kind, session_id)
 
-    async def _selected(self, session_id: str) -> str | None:
-        """Returns the id by which Redis knows the worker of a selected session, perhaps one that is none: for workers
-        whose wsEndpoint names no worker, or one that is excluded. Whom nobody can exclude would be chosen again and
-        again: gives that slot back and returns None."""
-        key = self._prefix + records.key_of(session_id)
+    async def _selected(self, kind: HeldAs, session_id: str) -> str | None:
+        """Returns the id by which Redis knows the worker of a selected session. A worker whose wsEndpoint names no
+        worker, or an excluded one, would be chosen again and again: for that, gives the slot back and returns None."""
+        key = self._prefix + records.key_of(kind, session_id)
         worker_id: str | None = await self.client.call("HGET", key, "workerId")
-        log.warning("endpoint_names_another_worker", worker=worker_id, session=session_id)
+        log.warning("endpoint_names_another_worker", worker=worker_id, **{kind.value: session_id})
         if worker_id and "," not in worker_id:
             return worker_id
-        await self.rollback(session_id)
+        await self.rollback(session_id, kind)
         return None
 
     async def reached(self, caps: Mapping[str, int]) -> list[str]:
@@ -171,8 +176,8 @@ class Registry:
         return [cap for (cap, most), count in zip(caps.items(), live, strict=True) if count >= most]
 
     async def write(self, update: SessionUpdate, worker: tuple[BrowserType, str] | None = None) -> bool:
-        """Records that the session runs, or that it has ended, which frees its slot. Returns False if nothing changed:
-        the session is another worker's, had ended before, or is unknown.
+        """Records that the session or lease runs, or that it has ended, which frees its slot. Returns False if nothing
+        changed: it is another worker's, had ended before, or is unknown.
 
         The update is from `worker`, else from the worker that registered here; without either, Redis must have the
         session's record.
@@ -180,7 +185,7 @@ class Registry:
         owner, end, started_at = worker or self._own, update.end, _text(update.started_at)
         if end is None:
             what = (started_at or self._time(), self._prefix, self._record_ttl_s, *owner, update.client, _told(update))
-            return bool(await self._run("start_session", update.session_id, *what))
+            return bool(await self._run("start_session", update.session_id, *what, update.kind, update.lease_id))
         head = (
             update.session_id,
             end.status,
@@ -190,12 +195,12 @@ class Registry:
             self._settings.session_history_ttl,
         )
         tail = (end.bytes_in, end.bytes_out, *owner, started_at, update.client, _text(end.drain_at), _told(update))
-        return bool(await self._run("release", *head, *tail, end.reason.kind))
+        return bool(await self._run("release", *head, *tail, end.reason.kind, update.kind, update.lease_id))
 
-    async def rollback(self, session_id: str) -> bool:
-        """Takes the lease of a failed handoff back, lifetime included, and deletes the session's record: it may be
-        selected again. Returns False if there was no lease."""
-        return bool(await self._run("rollback", session_id, self._prefix))
+    async def rollback(self, session_id: str, kind: HeldAs = HeldAs.SESSION) -> bool:
+        """Takes the slot of a failed handoff back, lifetime included, and deletes the record of the session, or of the
+        lease with this id: it may be selected again. Returns False if there was no slot."""
+        return bool(await self._run("rollback", session_id, self._prefix, kind))
 
     async def session(self, session_id: str) -> SessionRecord | None:
         """Returns one session's record, or None if there is none (any more)."""
@@ -221,11 +226,11 @@ class Registry:
                 and token in (None, session.token)
             )
 
-        return await self._page(records.INDEX, passes, limit, cursor)
+        return await self._page(HeldAs.SESSION, passes, limit, cursor)
 
     async def note_view(self, session_id: str) -> bool:
         """Records that an operator looks at this session now. Returns False if Redis has no such session (any more)."""
-        return await self._set_fields(f"session:{session_id}", {"viewedAt": self._time()})
+        return await self._set_fields(records.key_of(HeldAs.SESSION, session_id), {"viewedAt": self._time()})
 
     # The dashboard
 
@@ -242,20 +247,19 @@ class Registry:
     async def session_ids(
         self, fields: Collection[str], *, newest: int, at_most: int
     ) -> tuple[frozenset[str], list[str]]:
-        """Returns ids: of these workers' live sessions (at most `at_most` for each worker), and of the `newest`
-        sessions of all workers."""
+        """Returns ids: of these workers' live sessions (at most `at_most` with a slot of their own, and as many with a
+        lease's, for each worker), and of the `newest` sessions of all workers."""
         *live, latest = await self.client.pipeline(
             [
-                *(("ZRANGE", f"{self._prefix}sessions:live:{field}", 0, at_most - 1) for field in fields),
+                *records.live_commands(self._prefix, fields, at_most),
                 ("ZREVRANGE", self._prefix + records.INDEX, 0, newest - 1),
             ]
         )
-        return frozenset(session_id for ids in live for session_id in ids), latest
+        return frozenset(session_id for ids in live for session_id in ids[:at_most]), latest
 
     async def session_records(self, ids: Collection[str]) -> dict[str, SessionRecord]:
         """Returns records by id, without sessions that have none (any more)."""
-        found = await self._records([f"session:{session_id}" for session_id in ids])
-        return {session.session_id: session for session in found.values()}
+        return await self._records(HeldAs.SESSION, ids)
 
     async def keep_sample(self, sample: str, *, at_most: int, ttl_s: float) -> None:
         """Keeps a sample of the dashboard's curves for other proxies, and only the newest `at_most` of all samples."""
@@ -273,8 +277,7 @@ class Registry:
 
     async def lease(self, lease_id: str) -> SessionRecord | None:
         """Returns one lease's record, in the form of a session's, or None if there is none (any more)."""
-        key = records.LEASE + lease_id
-        return (await self._records([key])).get(key)
+        return (await self._records(HeldAs.LEASE, [lease_id])).get(lease_id)
 
     async def leases(
         self, statuses: Set[str], *, token: str | None = None, limit: int = 100, cursor: str | None = None
@@ -285,12 +288,13 @@ class Registry:
         def passes(lease: SessionRecord) -> bool:
             return lease.status in statuses and token in (None, lease.token)
 
-        return await self._page(records.LEASES_INDEX, passes, limit, cursor)
+        return await self._page(HeldAs.LEASE, passes, limit, cursor)
 
     async def describe_lease(self, lease_id: str, fields: Mapping[str, str]) -> bool:
         """Writes these fields into the record of a lease of the worker that registered here. Returns False if Redis
         does not know that this worker has the lease."""
-        return await self._set_fields(records.LEASE + lease_id, fields, ":".join(self._own), self._record_ttl_s)
+        key = records.key_of(HeldAs.LEASE, lease_id)
+        return await self._set_fields(key, fields, ":".join(self._own), self._record_ttl_s)
 
     # Workers
 
@@ -302,7 +306,8 @@ class Registry:
         self, worker: WorkerRecord, *, lifetime: int = 0, sessions: Collection[SessionUpdate] = ()
     ) -> None:
         """Writes the worker's record and counters. In case Redis has lost them, `lifetime` is the worker's own count,
-        and `sessions` are those that run. From now on `write` acts for this worker, even if this call fails."""
+        and `sessions` are those that run, with the leases. From now on `write` acts for this worker, even if this call
+        fails."""
         self._own = (worker.browser_type, worker.worker_id)
         head = (*self._own, self._time(), lifetime)
         kept = (self._settings.redis_key_ttl, self._prefix, self._record_ttl_s)
@@ -311,8 +316,8 @@ class Registry:
     async def heartbeat(
         self, worker: WorkerRecord, *, sessions: Collection[SessionUpdate], lifetime: int | None = None
     ) -> HeartbeatReply:
-        """Renews the worker's record, with what others have changed in it, and the leases of its live `sessions`, and
-        repairs Redis from them. `lifetime` is the worker's own count, or None if it does not know."""
+        """Renews the worker's record, with what others have changed in it, and the records of its live `sessions`, with
+        the leases, and repairs Redis from them. `lifetime` is the worker's own count, or None if it does not know."""
         settings, rss_mib = self._settings, worker.rss_mib
         head = (worker.browser_type, worker.worker_id, self._time(), worker.status)
         times = (settings.redis_key_ttl, settings.stale_threshold, self._prefix)
@@ -434,19 +439,20 @@ class Registry:
         return bool(await self.client.run(SCRIPTS["set_fields"], (self._prefix + name,), (of_worker, ttl_s, *flat)))
 
     async def _page(
-        self, index: str, passes: Callable[[SessionRecord], bool], limit: int, cursor: str | None
+        self, kind: HeldAs, passes: Callable[[SessionRecord], bool], limit: int, cursor: str | None
     ) -> SessionPage:
-        """Returns up to `limit` sessions, or leases, of the index that pass, the newest first, or those among the next
-        MOST_READ. `cursor` is the previous page's; new sessions do not shift the pages."""
+        """Returns up to `limit` sessions, or leases, that pass, the newest first, or those among the next MOST_READ.
+        `cursor` is the previous page's; new sessions do not shift the pages."""
         found: list[SessionRecord] = []
+        index = f"{self._prefix}{kind}s:index"
         score, last_id = _read_cursor(cursor) if cursor else ("+inf", None)
         async with self._deadline():
             for _ in range(MOST_READ // _PAGE_CHUNK):
-                entries = await self._entries(self._prefix + index, score, last_id)
-                read = await self._records([records.key_of(id_) for id_, _ in entries])
+                entries = await self._entries(index, score, last_id)
+                read = await self._records(kind, [id_ for id_, _ in entries])
                 for id_, created_at in entries:
                     score, last_id = str(created_at), id_
-                    session = read.get(records.key_of(id_))
+                    session = read.get(id_)
                     if session is not None and passes(session):
                         found.append(session)
                         if len(found) == limit:
@@ -455,12 +461,12 @@ class Registry:
                     return SessionPage(found, None)
         return SessionPage(found, f"{score}:{last_id}")
 
-    async def _records(self, keys: Collection[str]) -> dict[str, SessionRecord]:
-        """Returns the records of sessions and leases by their keys ("session:{id}"), without those that are gone."""
-        hashes = await self.client.pipeline([("HGETALL", self._prefix + key) for key in keys])
-        found = zip(keys, hashes, strict=True)
+    async def _records(self, kind: HeldAs, ids: Collection[str]) -> dict[str, SessionRecord]:
+        """Returns the records of sessions, or of leases, by their ids, without those that are gone."""
+        hashes = await self.client.pipeline([("HGETALL", self._prefix + records.key_of(kind, id_)) for id_ in ids])
+        found = zip(ids, hashes, strict=True)
         with self._makes_sense():
-            return {key: SessionRecord.read(key.partition(":")[2], values) for key, values in found if values}
+            return {id_: SessionRecord.read(id_, values) for id_, values in found if values}
 
     async def _entries(self, index: str, score: str, last_id: str | None) -> list[tuple[str, float]]:
         """Returns the next ids with their times, after `last_id`, which may share its millisecond with others."""
@@ -481,11 +487,9 @@ class Registry:
     async def _reap(self, threshold_s: float, reason: Reason[EndReason], only: str, lock_s: float) -> Reaped:
         owner = self._instance if lock_s else ""
         tail = (self._settings.session_history_ttl, str(reason), only, owner, lock_s or "", "names", reason.kind)
-        entries = cast(
-            "list[list[str]] | None", await self._run("reaper", self._time(), threshold_s, self._prefix, *tail)
-        )
+        entries = await self._run("reaper", self._time(), threshold_s, self._prefix, *tail)
         with self._makes_sense():
-            return {worker: tuple(sessions) for worker, *sessions in entries or ()}
+            return {worker: Failed(tuple(sessions), tuple(leases)) for worker, sessions, leases in entries or ()}
 
 
 def _text(unix_s: float | None) -> str:
@@ -493,8 +497,12 @@ def _text(unix_s: float | None) -> str:
 
 
 def _flat(sessions: Collection[SessionUpdate]) -> list[str]:
-    """Returns four arguments of a script for each session."""
-    return [text for each in sessions for text in (each.session_id, _text(each.started_at), each.client, _told(each))]
+    """Returns six arguments of a script for each session or lease."""
+    told = (
+        (each.kind, each.session_id, each.lease_id, _text(each.started_at), each.client, _told(each))
+        for each in sessions
+    )
+    return list(chain.from_iterable(told))
 
 
 def _told(update: SessionUpdate) -> str:

@@ -1,4 +1,4 @@
-"""The rights that a grid's user needs in Redis: as an ACL line, and as commands that try each. Talks to no Redis."""
+"""The rights that a grid's user needs in Redis: as an ACL line, and as commands that try each."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ _OF_KEYS: Final = (
     ("SREM", "sessions:of:*", "v"),
     ("TYPE", "worker:*"),
     ("ZADD", "sessions:index", "0", "v"),
+    ("ZCARD", "sessions:live:*"),
     ("ZRANGE", "sessions:live:*", "0", "0"),
     ("ZRANGEBYSCORE", "sessions:index", "0", "0"),
     ("ZREM", "sessions:index", "v"),
@@ -112,11 +113,11 @@ def _tried(name: str, where: str, prefix: str, database: int) -> str:
 
 
 def _of_grid(name: str, prefix: str) -> str:
-    """The key or channel with the prefix."""
+    """The key or channel, with the grid's prefix."""
     before = KEYSPACE if name.startswith(KEYSPACE) else ""
     return f"{before}{prefix}{name.removeprefix(before)}"
 
 
 def _as_rule(command: tuple[str, ...]) -> str:
-    """As an ACL names a command: with its subcommand, where it has some."""
+    """The command as an ACL names it: with its subcommand, where it has one."""
     return "|".join(command[:2] if command[0] == "SCRIPT" else command[:1]).lower()

@@ -1,4 +1,4 @@
-"""Loads the Lua scripts and knows their digests. Talks to no Redis."""
+"""Loads the Lua scripts and knows their digests."""
 
 from __future__ import annotations
 

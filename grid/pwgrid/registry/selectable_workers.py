@@ -1,11 +1,16 @@
-"""Says why a selection would choose no worker of a pool, by the rule of lua/selector.lua. Talks to no Redis."""
+"""Decides whether the grid can serve: by what the master says, and by what a selection (lua/selector.lua) would choose.
+`/health/ready`, the page, the metrics, `pwgrid status` and `pwgrid top` all have their answer from here."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.launch_failure import without_places
 from pwgrid.common.wording import counted
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry.records import RegistrySnapshot, WorkerRecord
@@ -20,6 +25,35 @@ class Pool(Protocol):
     def browser_type(self) -> str: ...
     @property
     def lifetime(self) -> int: ...
+
+
+Look = RegistrySnapshot | RegistryUnavailable
+"""What Redis says, or why it says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`reason` is why the grid cannot take a session of every pool; None when it can. `degraded` says what it does
+    without meanwhile, in words for anybody; None when there is everything."""
+
+    reason: str | None
+    degraded: str | None = None
+
+
+def can_serve(not_ready: str | None, look: Look, pools: Iterable[Pool], now: float, stale_s: float) -> Verdict:
+    """`not_ready` is why the grid is not ready by what the master says (pwgrid/common/readiness.py); `pools` are those
+    that want workers. While Redis is away, or takes no writes, only the master counts: proxies choose by it, too."""
+    if not_ready is not None:
+        return Verdict(not_ready)
+    if isinstance(look, RegistryUnavailable) or look.write_fault is not None:
+        return Verdict(None, f"clients are served without Redis: {without_places(_fault(look))}")
+    reasons = (why_cannot_serve(look, pool, now, stale_s) for pool in pools)
+    return Verdict("; ".join(filter(None, reasons)) or None)
+
+
+def _fault(look: Look) -> str:
+    fault = look.fault if isinstance(look, RegistryUnavailable) else look.write_fault
+    return str(look) if fault is None else fault.what
 
 
 def why_cannot_serve(found: RegistrySnapshot, pool: Pool, now: float, stale_s: float) -> str | None:

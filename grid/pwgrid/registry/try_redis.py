@@ -1,6 +1,6 @@
-"""Tries a Redis as a grid uses it, changes nothing there, and finds out what is wrong with it.
+"""Tries a Redis as a grid uses it, with commands that change nothing there, and finds out what is wrong with it.
 
-`python -m pwgrid.registry.try_redis` does so for a master, which asks none itself. stdin: JSON with url, timeout_s and
+`python -m pwgrid.registry.try_redis` does so for a master, in a process of its own. stdin: JSON with url, timeout_s and
 prefix. Exits 0 if it is good, 2 if trying again cannot help, else 1; stdout: what is wrong.
 """
 

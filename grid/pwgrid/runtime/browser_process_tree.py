@@ -48,7 +48,7 @@ class Table:
         return found
 
     def with_tmpdir_in(self, directories: Iterable[Path], among: Iterable[psutil.Process]) -> Iterator[psutil.Process]:
-        """Those of our user whose TMPDIR is one of `directories`, or in one. Each costs 60 µs when first looked at."""
+        """Our processes with a TMPDIR at or below one of `directories`. Each costs 60 µs when first looked at."""
         prefixes = tuple(f"{directory}/" for directory in directories)
         for process in among:
             if process not in self._tmpdirs:

@@ -1,4 +1,4 @@
-"""What the master gives to a child that it forks: plain data and open sockets. Knows no role."""
+"""What the master gives to a child that it forks: plain data and open sockets."""
 
 import math
 import socket
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pwgrid.common.types import BrowserType
+from pwgrid.common.worker_lifecycle import DrainTime
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 
@@ -18,7 +19,7 @@ class WorkerArguments:
     over the browser server of a dead one). The master keeps a copy of `ipc`, so that the link outlives the worker.
     `registry_seen`: a worker has registered since the grid started, so this one need not wait for a Redis that is away.
     `spare`: it waits, warm and unregistered, until the master tells it to serve.
-    `sessions_until`: how long the sessions of a dead worker may go on (monotonic seconds).
+    `sessions_until`: how long the sessions of a dead worker may go on (monotonic seconds), by its `drain_time`.
     `tokens_file` is as a proxy's.
     """
 
@@ -35,6 +36,7 @@ class WorkerArguments:
     registry_seen: bool = False
     spare: bool = False
     sessions_until: float = math.inf
+    drain_time: DrainTime = DrainTime.RECYCLE
     tokens_file: Path | None = None
 
     @property

@@ -1,6 +1,6 @@
 """Writes and reads a small JSON file for each child of the master, in the private runtime directory.
 
-By these the next master, or the last child, can tell the children from other processes. Signals no process.
+By these the next master, or the last child, can tell the children from other processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The private runtime directory of one grid: its path, its owner, its lock and its removal. Starts no process."""
+"""The private runtime directory of one grid: its path, its owner, its lock and its removal."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def temporary_dir() -> Path:
 
 
 def short_base() -> Path:
-    """Where a grid finds place whose base would be too long for its sockets, if nobody has named that base."""
+    """The base of a grid whose usual base has too long a path for sockets, if nobody has named that base."""
     return base_of(os.getuid(), Path("/tmp"))
 
 

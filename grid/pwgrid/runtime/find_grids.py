@@ -1,4 +1,4 @@
-"""Finds the grids of this host: those that run, those whose master is gone, and other users'. Only reads files."""
+"""Finds the grids of this host by their files: those that run, those whose master is gone, and other users'."""
 
 from __future__ import annotations
 

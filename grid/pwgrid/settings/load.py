@@ -1,4 +1,4 @@
-"""Makes the settings from file, environment and flags, with the source of each. Starts nothing and logs nothing."""
+"""Makes the settings from file, environment and flags, with the source of each."""
 
 import os
 import stat
@@ -10,8 +10,6 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_settings import EnvSettingsSource
 
 from pwgrid.common import trace_settings
 from pwgrid.common.errors import ConfigError, Violation
@@ -20,8 +18,7 @@ from pwgrid.settings.environment_variables import find_strays, set_variables
 from pwgrid.settings.model import (
     DEFAULT,
     LIKE_FLAGS,
-    OLD_NAMES,
-    OLD_SECTIONS,
+    OTHER_NAMES,
     POOLS,
     SECTIONS,
     SETTINGS,
@@ -45,9 +42,7 @@ CREDENTIAL: Final = "pwgrid.token"
 """The name of the systemd credential that is the token."""
 
 GOOD_TOKEN_CHARACTERS: Final = 16
-_NEW_NAMES: Final = {old: new for new, old in OLD_NAMES.items()}
-_NEW_SECTIONS: Final = {old: new for new, old in OLD_SECTIONS.items()}
-_POOLS_TWICE: Final = "; beside [[pools]] the section [pools] must be called [workers]"
+_OUR_NAMES: Final = {other: ours for ours, other in OTHER_NAMES.items()}
 _SECRET_BYTES: Final = 4096
 _SHOWN_CHARACTERS: Final = 80
 _HUGE_BITS: Final = 128
@@ -103,9 +98,8 @@ def load(
     draft = _Draft(directory)
     file, named_by = _find_file(config_file, environ)
     path = draft.take_file(absolute(file, directory), named_by)
-    environment = _Environment(environ)
-    for name, text in environment().items():
-        source = f"environment {environment.variables[name]}"
+    for name, (text, variable) in _from_environment(environ).items():
+        source = f"environment {variable}"
         if name == POOLS:
             draft.take_pools(*read_pool_config(text), source)
         else:
@@ -128,7 +122,8 @@ def load(
 
 def log_format_of(environ: Mapping[str, str], flags: Mapping[str, object]) -> str:
     """LOG_FORMAT by flag and environment alone, as `load` reads it: errors of `load` itself are told in that format."""
-    return str(flags.get("log_format") or _Environment(environ)().get("log_format", "")).strip().lower()
+    text, _ = _from_environment(environ).get("log_format", ("", ""))
+    return str(flags.get("log_format") or text).strip().lower()
 
 
 def find_tokens_file(config_file: Path | None, environ: Mapping[str, str]) -> Path:
@@ -151,23 +146,14 @@ def _find_file(config_file: Path | None, environ: Mapping[str, str]) -> tuple[Pa
     return DEFAULT_FILE, "the default place"
 
 
-class _Environment(EnvSettingsSource):
-    """The texts of the environment, by the names of the settings."""
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        super().__init__(Settings, case_sensitive=True)  # type: ignore[arg-type]  # it looks at fields and config only
-        # Upper case only: the base class would also look for a field's own name.
-        self.env_vars = {name: text for name, text in set_variables(environ).items() if name.isupper()}
-        self.variables: dict[str, str] = {}
-        """The variable that has set each setting."""
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        value, variable, is_complex = super().get_field_value(field, field_name)
-        self.variables[field_name] = variable
-        return value, field_name, is_complex
-
-    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        return value  # a list is words, not JSON: the model splits them
+def _from_environment(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """The text of each setting that the environment sets, and the variable that it is from."""
+    texts = set_variables(environ)
+    found = {}
+    for setting in SETTINGS.values():
+        if (variable := next((name for name in setting.environments if name in texts), None)) is not None:
+            found[setting.name] = (texts[variable], variable)
+    return found
 
 
 _Validate = Callable[[Mapping[str, object]], Settings]
@@ -189,10 +175,7 @@ class _Draft:
         """Names whose last value is itself wrong, so that no rule between settings can be applied to it."""
 
     def take_file(self, path: Path, named_by: str) -> Path | None:
-        """Takes the values of a file; returns its path, or None when there is none in the default place.
-
-        Does not use TomlConfigSettingsSource, which ignores a missing file or a pipe.
-        """
+        """Takes the values of a file; returns its path, or None when there is none in the default place."""
         text = ""
         try:
             text = path.read_bytes().decode("utf-8-sig")
@@ -201,8 +184,7 @@ class _Draft:
             if path == DEFAULT_FILE and isinstance(error, FileNotFoundError | NotADirectoryError):
                 return None
             self._is_complete = False  # without its values, rules between settings may seem broken
-            hint = _POOLS_TWICE if {"[pools]", "[[pools]]"} <= {each.strip() for each in text.splitlines()} else ""
-            self._violations.append(Violation("config", repr(str(path)), _unreadable(error) + hint, named_by))
+            self._violations.append(Violation("config", repr(str(path)), _unreadable(error), named_by))
             return path
         known: dict[str, object] = {}
         unknown = list(_sort_out(table, known))
@@ -367,28 +349,24 @@ def _unreadable(error: Exception) -> str:
 def _sort_out(table: Mapping[str, object], known: dict[str, object]) -> Iterator[tuple[str, str]]:
     """Puts the settings of all sections into `known`; yields place and sentence for each key that is no setting.
 
-    Not its value, which might be a secret under a mistyped name.
+    It leaves out the value, which might be a secret under a mistyped name.
     """
-    for written, content in table.items():
-        if written == POOLS and not isinstance(content, dict):
+    for section, content in table.items():
+        if section == POOLS:
             known[POOLS] = content
-            continue
-        section = _NEW_SECTIONS.get(written, written)
-        if section not in SECTIONS:
+        elif section not in SECTIONS:
             yield _key(section), _unknown("section", section, [*SECTIONS, POOLS])
-        elif section != written and section in table:
-            yield f"[{written}]", f"is the old name of [{section}], which is there, too"
         elif not isinstance(content, dict):
             yield _key(section), f"must be a section: [{section}]"
         else:
             for name, value in content.items():
-                now = _NEW_NAMES.get(str(name), str(name))
-                if now not in SETTINGS or SETTINGS[now].section != section:
+                ours = _OUR_NAMES.get(str(name), str(name))
+                if ours not in SETTINGS or SETTINGS[ours].section != section:
                     yield f"{_key(name)} in [{section}]", _unknown("setting", name, SETTINGS)
-                elif now != name and now in content:
-                    yield f"{_key(name)} in [{section}]", f"is the old name of {now}, which is there, too"
+                elif ours != name and ours in content:
+                    yield f"{_key(name)} in [{section}]", f"is another name of {ours}, which is there, too"
                 else:
-                    known[now] = value
+                    known[ours] = value
 
 
 def _unknown(what: str, name: str, known: Collection[str]) -> str:

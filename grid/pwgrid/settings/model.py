@@ -1,7 +1,4 @@
-"""The model of all settings: types, bounds, defaults, which processes each concerns, and the rules between them.
-
-Reads no file and no environment.
-"""
+"""The model of all settings: types, bounds, defaults, which processes each concerns, and the rules between them."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Set
@@ -11,8 +8,6 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeVar, ge
 from urllib.parse import urlsplit
 
 from pydantic import (
-    AliasChoices,
-    AliasGenerator,
     BaseModel,
     ConfigDict,
     Field,
@@ -51,9 +46,6 @@ SECTIONS: Final = {
     "runtime": "Files and logs.",
 }
 
-OLD_SECTIONS: Final[Mapping[str, str]] = {"workers": "pools"}
-"""Older names of sections, by the present one. Files may still use them: [pools], but not together with [[pools]]."""
-
 WORKERS: Final = tuple(f"{browser_type}_workers" for browser_type in BROWSER_TYPES)
 """The settings that are the short form of three pools."""
 
@@ -74,14 +66,8 @@ _VARIABLES: Final = {POOLS: "pool_config"}
 
 PREFIX: Final = "PWGRID_"
 
-OLD_NAMES: Final[Mapping[str, str]] = {
-    "drain_timeout": "worker_drain_timeout_seconds",
-    "max_worker_memory_mib": "max_worker_rss_mib",
-    "max_worker_memory_hard_mib": "max_worker_rss_hard_mib",
-    "memory_check_interval": "rss_check_interval",
-}
-"""Other names of settings, by the present one, which files and environments may use: older ones, or other hubs'."""
-
+OTHER_NAMES: Final[Mapping[str, str]] = {"drain_timeout": "worker_drain_timeout_seconds"}
+"""Names that other hubs have for settings, by ours: files and environments may use them."""
 
 NAMES_A_REDIS: Final = ("REDIS_URL", "REDIS_HOST")
 APPLICATION_REDIS: Final = (*NAMES_A_REDIS, "REDIS_PORT")
@@ -90,7 +76,7 @@ APPLICATION_REDIS: Final = (*NAMES_A_REDIS, "REDIS_PORT")
 
 def environment_names(name: str) -> list[str]:
     """The environment variables that set this setting; the first that exists counts."""
-    names = [name, *(table[name] for table in (_VARIABLES, OLD_NAMES) if name in table)]
+    names = [name, *(table[name] for table in (_VARIABLES, OTHER_NAMES) if name in table)]
     return [f"{prefix}{each.upper()}" for each in names for prefix in ([PREFIX] if each in _PREFIXED else [PREFIX, ""])]
 
 
@@ -119,9 +105,6 @@ class Settings(BaseModel, frozen=True):
         extra="forbid",
         allow_inf_nan=False,
         hide_input_in_errors=True,
-        alias_generator=AliasGenerator(validation_alias=lambda name: AliasChoices(*environment_names(name))),
-        validate_by_name=True,
-        loc_by_alias=False,
     )
 
     host: value_types.Host = setting("127.0.0.1", "listener", "fixed")
@@ -194,6 +177,8 @@ class Settings(BaseModel, frozen=True):
     """A session is ended when its client sends nothing for this time, even while it waits for an answer."""
     session_max_duration: value_types.Limit = setting(0.0, "sessions", "worker")
     """A session is ended after this time."""
+    session_max_buffered_mib: Annotated[int, value_types.Bounds(1, 4096)] = setting(64, "sessions", "worker")
+    """A session is ended when more than this, without the last message, waits for its client to read it."""
     live_view: bool = setting(True, "sessions", "proxy", "worker")
     """Operators may look at the pages of live sessions; a session's record says that somebody did."""
     session_history_ttl: Annotated[float, value_types.seconds(1)] = setting(3600.0, "sessions", "proxy", "worker")
@@ -445,7 +430,7 @@ class Settings(BaseModel, frozen=True):
 
 
 def _names_of(browser_type: BrowserType) -> dict[str, str]:
-    """The global settings that count where a pool of this browser has no value of its own, by the pool's keys."""
+    """By the keys of a pool: the global settings that count where a pool of this browser has no value of its own."""
     args = {"args": "chromium_args"} if browser_type == "chromium" else {}
     return {
         "slots": "max_concurrent_sessions",

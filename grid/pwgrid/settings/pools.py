@@ -1,5 +1,5 @@
 """Pools: all workers with the same browser and settings. What a `[[pools]]` table or POOL_CONFIG may say, and what each
-pool is once the global settings have filled in the rest (`Settings.pools_wanted`). Reads no source."""
+pool is once the global settings have filled in the rest (`Settings.pools_wanted`)."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class PoolSettings:
 
     @property
     def launch(self) -> tuple[str, ...]:
-        """Those of `own` with which browsers are launched."""
+        """The values of `own` with which browsers are launched."""
         proxy = self.proxy.options() if self.proxy else {}
         env = sorted((name, value.get_secret_value()) for name, value in self.env.items())
         return (self.channel, repr(self.args), repr(proxy), repr(env))
@@ -191,7 +191,7 @@ class PoolSettings:
 def read_tables(content: object) -> tuple[tuple[PoolTable, ...], list[Violation]]:
     """The pools of `[[pools]]` tables, and all that is wrong with them."""
     if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
-        return (), [Violation("pools", "", "must be tables: [[pools]]")]
+        return (), [Violation("pools", "", "must be tables: [[pools]]; chromium_workers and the like are in [workers]")]
     tables: list[PoolTable] = []
     faults: list[Violation] = []
     for number, given in enumerate(content, 1):

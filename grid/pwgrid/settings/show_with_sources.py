@@ -1,4 +1,4 @@
-"""Shows settings with the source of each, as text and for JSON. Where a source is found out: load.py."""
+"""Shows settings with the source of each, as text and for JSON. load.py finds the sources."""
 
 from collections.abc import Mapping
 from typing import Any

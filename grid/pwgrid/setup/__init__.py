@@ -1,1 +1,1 @@
-"""Installs what a grid needs on this host: browsers, a redis-server. No role imports it."""
+"""Installs what a grid needs on this host: browsers, a redis-server."""

@@ -1,4 +1,4 @@
-"""Checks what a grid needs of this host, with a real launch of each browser, and says what to do. Changes nothing."""
+"""Checks what a grid needs of this host, with a real launch of each browser, and says what to do."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def _port(settings: Settings) -> Finding:
 
 
 def _traces() -> Iterator[Finding]:
-    """Nothing where nobody asks for them."""
+    """Whether traces can be exported, if anybody asks for them."""
     if (variable := trace_settings.asked_by(os.environ)) is None:
         return
     fault = trace_settings.fault(os.environ)

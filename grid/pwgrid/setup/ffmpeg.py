@@ -1,4 +1,4 @@
-"""Finds or installs the ffmpeg with which Playwright records videos, and says each step. No role calls it."""
+"""Finds or installs the ffmpeg with which Playwright records videos, and says each step."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Runs installers and shows their progress; installs packages of the system; tries whether a program runs.
 
-Imports the standard library and nothing else: tools/bootstrap.py uses it before there is a virtual environment.
+It needs the standard library alone: tools/bootstrap.py uses it before there is a virtual environment.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ class Steps:
         self._next = 0.0
 
     def __call__(self, text: str) -> None:
-        """One step."""
+        """Prints one step."""
         self._write(text)
 
     def command(self, command: Sequence[str]) -> None:
-        """An installer starts."""
+        """Called when an installer starts."""
         self._write(f"  $ {' '.join(command)}")
         self._kinds.clear()
         self._next = 0.0
 
     def output(self, line: str) -> None:
-        """A line of the installer: written when it is the first of its kind (first word), else at most one a second."""
+        """Prints a line of the installer if it is the first that begins with this word, else at most one a second."""
         kind, now = re.split(r"[\d\s:]", line, maxsplit=1)[0], time.monotonic()
         if kind not in self._kinds or now >= self._next:
             self._write(f"  | {line}")
@@ -64,7 +64,7 @@ class Steps:
             self._next = now + _LINE_INTERVAL_S
 
     def ended(self) -> None:
-        """The installer has ended."""
+        """Called when the installer has ended."""
 
 
 @dataclass(slots=True)

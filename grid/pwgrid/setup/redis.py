@@ -1,4 +1,4 @@
-"""Finds or installs a redis-server for the embedded Redis, and says each step. No role calls it."""
+"""Finds or installs a redis-server for the embedded Redis, and says each step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes tokens and recognises them. Reads no file.
+"""Makes tokens and recognises them.
 
 A token has 192 random bits, which nobody guesses: one round of a hash is enough.
 """
@@ -73,8 +73,8 @@ def make(name: str, role: Role, max_sessions: int, pools: Iterable[str], now: fl
 
 
 class Tokens:
-    """All tokens at one moment. `are_there` is False if there is no file of tokens: then the grid asks for none. Of a
-    file that cannot be read nobody knows which there are: no token is valid, and `are_known` is False."""
+    """All tokens at one moment. `are_there` is False if there is no file of tokens: then the grid asks for none. While
+    the file cannot be read, no token is valid, and `are_known` is False."""
 
     def __init__(self, tokens: Iterable[Token] = (), *, are_there: bool = True, are_known: bool = True) -> None:
         self.are_there = are_there

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
-from pwgrid.registry.records import TOKEN
+from pwgrid.registry.records import OF_LEASE, TOKEN
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer
 from pwgrid.worker.handoff_server import HandoffServer
-from pwgrid.worker.holders import REVOKED, End, LiveSession, OfferedClient
+from pwgrid.worker.holders import REVOKED, End, Holder, OfferedClient
 from pwgrid.worker.leases import Leases
 from pwgrid.worker.registry_sync import RegistrySync
 from pwgrid.worker.sessions import Sessions
@@ -52,7 +52,7 @@ class Admission:
     def adopt(self, server: BrowserServer, live: Mapping[str, Mapping[str, str]]) -> None:
         """Takes over the leases and sessions of this worker's predecessor. `live` has what that was told of each
         session that its browser server has."""
-        self.leases.adopt(frozenset(live))
+        self.leases.adopt({session_id: told.get(OF_LEASE, "") for session_id, told in live.items()})
         self.sessions.adopt(server, live)
         self.end_of_tokens(self._ended_tokens)  # the master may have told them before
 
@@ -89,7 +89,7 @@ class Admission:
                 self.leases.end(lease.id, REVOKED)
         for session in list(self._slots.live.values()):
             if self._is_to_end(session):
-                self.sessions.end(session.session_id, REVOKED.reason)
+                self.sessions.end(session.id, REVOKED.reason)
 
     def _end_records(self, end: End) -> None:
         self.leases.cut(end)
@@ -103,10 +103,9 @@ class Admission:
         else:
             self.sessions.offered(client)
 
-    def _is_to_end(self, holder: LiveSession) -> bool:
-        name = holder.told.get(TOKEN, "")
-        if name not in self._ended_tokens:
+    def _is_to_end(self, holder: Holder) -> bool:
+        if holder.told.get(TOKEN, "") not in self._ended_tokens:
             return False
-        # Without an id it is from a predecessor or a proxy of an earlier version.
-        has_token = self.tokens.has(holder.token_id) if holder.token_id else self.tokens.has_name(name)
-        return has_token is False  # if that cannot be told now, the master's next state is another occasion
+        return (
+            self.tokens.has(holder.token_id) is False
+        )  # if that cannot be told now, the master's next state is another occasion

@@ -1,4 +1,4 @@
-"""The sentences that clients hear when the grid closes their sessions, written for a test's author. Closes nothing.
+"""The sentences that clients hear when the grid closes their sessions, written for a test's author.
 
 Each is the text of a WebSocket close frame, which has room for 123 bytes; the session's record has the reason itself.
 """
@@ -26,6 +26,7 @@ def close_texts(settings: Settings) -> dict[str, str]:
     ends that no drain cuts, and when the worker and the master are gone."""
     ping, idle = settings.session_ping_timeout, settings.session_idle_timeout
     duration, drain, lost = settings.session_max_duration, settings.drain_timeout, settings.worker_lost_threshold
+    buffered = settings.session_max_buffered_mib
     sentences = {
         EndReason.PING_TIMEOUT: f"its client gave no sign of life for SESSION_PING_TIMEOUT={ping:g} s",
         EndReason.IDLE_TIMEOUT: f"its client asked for nothing for SESSION_IDLE_TIMEOUT={idle:g} s",
@@ -41,6 +42,8 @@ def close_texts(settings: Settings) -> dict[str, str]:
         EndReason.BROWSER_SICK: "its browser opens no pages any more; connect again",
         EndReason.BROWSER_UNREADABLE: "its browser could not be understood any more; connect again",
         EndReason.MESSAGE_FAILED: "the browser server failed at one of its messages",
+        EndReason.CLIENT_DOES_NOT_READ: f"more than SESSION_MAX_BUFFERED_MIB={buffered} waited for its client to read",
+        EndReason.TOO_MUCH_WORK: "what its client asked for takes too long (a pattern of a route, say)",
     }
     return {reason.value: _CLOSED + sentence for reason, sentence in sentences.items()}
 

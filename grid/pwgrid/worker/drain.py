@@ -1,4 +1,4 @@
-"""The worker's drain: why it was asked for, how long sessions may go on, why the rest is cut. Ends no session."""
+"""The worker's drain: why it was asked for, how long sessions may go on, why the rest is cut."""
 
 import asyncio
 import contextlib
@@ -8,18 +8,19 @@ from typing import Any
 
 from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.common.tasks import first_of
+from pwgrid.common.worker_lifecycle import DrainTime
 from pwgrid.worker.slots import Slots
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Why the worker ends, and for how many seconds live sessions may go on. `is_recycle`: RECYCLE_DRAIN_TIMEOUT set
-    these, not DRAIN_TIMEOUT. `cut` is the end reason of sessions that are left then."""
+    """Why the worker ends, and for how many seconds live sessions may go on; `within` says what has set these. `cut` is
+    the end reason of sessions that are left then."""
 
     reason: Reason[WorkerEnd]
     timeout_s: float
     planned: bool = True
-    is_recycle: bool = False
+    within: DrainTime = DrainTime.END
     cut: EndReason = EndReason.DRAIN_TIMEOUT
 
 

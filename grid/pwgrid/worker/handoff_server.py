@@ -1,5 +1,4 @@
-"""The worker's end of the handoff: takes client sockets and requests about leases from proxies, and answers each.
-Decides nothing."""
+"""The worker's end of the handoff: takes client sockets and requests about leases from proxies, and answers each."""
 
 from __future__ import annotations
 

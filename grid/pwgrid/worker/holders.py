@@ -1,4 +1,4 @@
-"""Who has, or wants, a slot of this worker: a session, or a lease; and how each of them ends. Data alone."""
+"""Plain data of who has, or wants, a slot of this worker, a session or a lease, and of how each of them ends."""
 
 from __future__ import annotations
 
@@ -6,37 +6,51 @@ import asyncio
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import orjson
 
 from pwgrid.common.reasons import EndReason, Reason
-from pwgrid.common.session_lifecycle import SessionStatus, how_ended
-from pwgrid.registry.records import EXPIRES_AT, LEASE, TOKEN_ID
-
-NAMES: Final = ("name", "run", "labels")
-"""Fields of `told` that come from the client itself."""
+from pwgrid.common.session_lifecycle import HeldAs, SessionStatus, how_ended
+from pwgrid.registry.records import EXPIRES_AT, TOKEN_ID
 
 
 @dataclass(slots=True)
-class LiveSession:
-    """A session in one of this worker's slots. `client` is empty where this worker's predecessor admitted it."""
+class Holder:
+    """Who has, or wants, a slot. `client` is empty where this worker's predecessor admitted it."""
 
-    session_id: str
+    kind: ClassVar[HeldAs]
+    id: str
+    """No session has the id of a lease: proxies make both at random."""
     client: str = ""
     """Its address and port."""
     started_at: float | None = None
     """Unix seconds; None during the handoff, and where only this worker's predecessor knew it."""
     is_served: bool = False
-    """Whether the browser server has its socket; until then the handoff may still fail."""
+    """Of a session, whether the browser server has its socket; until then the handoff may still fail."""
     told: Mapping[str, str] = field(default_factory=dict)
     """What the proxy told of its client: fields of its record (`labels`, `name`, `run`, `token`, `caps`)."""
     token_id: str = ""
     """That of its client's token; empty without one, and where only this worker's predecessor knew it."""
+
+    @property
+    def takes_slot(self) -> bool:
+        return True
+
+
+@dataclass(slots=True)
+class LiveSession(Holder):
+    """A session in one of this worker's slots."""
+
+    kind = HeldAs.SESSION
     lease_id: str = ""
     """The lease that it came with: it uses the lease's slot and takes none of its own."""
     trace: str = ""
     """Where the session is traced: what its proxy wants to hear again when it is over."""
+
+    @property
+    def takes_slot(self) -> bool:
+        return not self.lease_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +75,7 @@ class OfferedClient:
         """Says why it is refused, and why its lease has `ended` if that is known; or None, and when the browser server
         got its socket (by time.monotonic(), for the answer may be later)."""
         self.sock.close()
-        said = {"session": self.session.session_id, "refused": refused, "servedAt": served_at}
+        said = {"session": self.session.id, "refused": refused, "servedAt": served_at}
         self._send(orjson.dumps({**said, "ended": str(ended)} if ended else said))
 
 
@@ -74,7 +88,7 @@ class End:
 
     @property
     def status(self) -> SessionStatus:
-        """The status of what has ended so."""
+        """The status of a session or lease that has ended like this."""
         return how_ended(self.by, self.reason.kind)
 
 
@@ -86,6 +100,8 @@ class SessionClosed:
     bytes_in: int
     bytes_out: int
     end: End
+    lease_id: str = ""
+    """The lease that it came with."""
 
 
 RETURNED: Final = End("grid", Reason(EndReason.RETURNED))
@@ -96,10 +112,11 @@ GRID_STOPPED: Final = End("grid", Reason(EndReason.GRID_STOPPED))
 
 
 @dataclass(slots=True, kw_only=True)
-class Lease(LiveSession):
-    """Keeps its slot as a session does, with the key of its record as id. It is served once its proxy has kept it: then
-    it is on record, and a successor knows it. `told` has the other fields of its record (names, label key)."""
+class Lease(Holder):
+    """Keeps its slot as a session does. It is served once its proxy has kept it: then it is on record, and a successor
+    knows it. `told` has the other fields of its record (names, label key)."""
 
+    kind = HeldAs.LEASE
     digest: str
     """Of its secret (`digest_of`), which nobody needs to keep: whoever reads leases.json has no lease by that."""
     expires_at: float
@@ -126,10 +143,6 @@ class Lease(LiveSession):
     grace: asyncio.TimerHandle | None = None
     """Ends it when no client comes in time: `grace_s` after the last, or UNANSWERED_S."""
 
-    @property
-    def id(self) -> str:
-        return self.session_id.removeprefix(LEASE)
-
     def stop_timers(self) -> None:
         self.stop_grace()
         if self.timer is not None:
@@ -141,7 +154,7 @@ class Lease(LiveSession):
             self.grace = None
 
     def take_waiting(self) -> OfferedClient | None:
-        """Returns the client that waits for the last one's end, which does so no more; None if none does."""
+        """Takes the client that waits for the end of the last one, and returns it; None if nobody waits."""
         if self.waiting is None:
             return None
         client, timer = self.waiting
@@ -157,7 +170,7 @@ class Lease(LiveSession):
         """The lease as leases.json has it."""
         return {
             "id": self.id,
-            "secret": self.digest,
+            "digest": self.digest,
             "expiresAt": self.expires_at,
             "told": self.told,
             TOKEN_ID: self.token_id,

@@ -1,6 +1,6 @@
 """The leases that are borrowed from this worker: each keeps a slot for whoever shows its secret, until it ends.
 
-The authority for them: Redis mirrors it, and leases.json tells a successor. Chooses no worker, answers no HTTP.
+It is the authority for them: Redis mirrors it, and leases.json tells a successor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import structlog
 
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
-from pwgrid.registry.records import LEASE, TOKEN, TOKEN_ID, lease_of
+from pwgrid.registry.records import TOKEN, TOKEN_ID
 from pwgrid.worker.holders import (
     EXPIRED,
     GRID_STOPPED,
@@ -48,7 +48,7 @@ UNANSWERED_S: Final = 5.0
 """How long a lease waits for its borrower when its proxy ends without having reported the answer: the borrower may have
 got it all the same. A worker's successor waits as long."""
 
-TOKEN_LOOK_S: Final = 0.5
+TOKEN_CHECK_INTERVAL_S: Final = 0.5
 """How often to look whether the tokens are still there that leases were borrowed with. A token has to be missing twice:
 an editor may write the file in two steps."""
 
@@ -57,8 +57,6 @@ MOST_ENDED: Final = 100
 
 NEVER_CONNECTED: Final = (EndReason.TOO_LATE, EndReason.HANDSHAKE_REFUSED)
 """So end clients that the browser server got and did not take: too late, or of another Playwright version."""
-
-_DIGEST: Final = "sha256:"
 
 
 @dataclass(slots=True)
@@ -82,7 +80,7 @@ class Leases:
         self.sessions.on_over = self.disconnected
 
     def get(self, lease_id: str) -> Lease | None:
-        return self.slots.held.get(LEASE + lease_id)
+        return self.slots.held.get(lease_id)
 
     # Requests of proxies
 
@@ -101,7 +99,7 @@ class Leases:
                 self._drop(lease_id)
                 return {"refused": None}
             case "keep" if lease is not None:
-                return self._keep(lease, says_when_answered=bool(message.get("saysWhenAnswered")))
+                return self._keep(lease)
             case "answered" if lease is not None and lease.over is None:
                 self._borrower_has(lease)
                 return {"refused": None}
@@ -126,7 +124,7 @@ class Leases:
 
     def _take(self, link: int, lease_id: str, message: Mapping[str, Any]) -> dict[str, Any]:
         lease = Lease(
-            *(LEASE + lease_id, str(message["client"])),
+            *(lease_id, str(message["client"])),
             told={str(name): str(value) for name, value in dict(message["told"]).items()},
             digest=digest_of(str(message["secret"])),
             expires_at=float(message["expiresAt"]),
@@ -135,7 +133,7 @@ class Leases:
         )
         refused: str | None = OfferRefusal.DRAINING
         if not self._grid_stops:
-            refused = self.slots.refusal(lease.session_id, float(message["deadline"]), time.monotonic())
+            refused = self.slots.refusal(lease.id, float(message["deadline"]), time.monotonic())
         if refused is None:
             self.slots.hold(lease)
             lease.timer = asyncio.get_running_loop().call_later(KEEP_S, self._drop, lease_id)
@@ -143,15 +141,13 @@ class Leases:
             self.sessions.slot_taken()
         return {"refused": refused}
 
-    def _keep(self, lease: Lease, *, says_when_answered: bool) -> dict[str, Any]:
-        """Proxies of an earlier version never report the answer, and expect no new field."""
+    def _keep(self, lease: Lease) -> dict[str, Any]:
         if not lease.is_served:
             self.registry_sync.mark_served(lease)
-            lease.is_answered = not says_when_answered
             self._arm(lease)
             self.registry_sync.lease_started(lease)
             self._write()
-        return {"refused": None, "hearsOfAnswer": True} if says_when_answered else {"refused": None}
+        return {"refused": None}
 
     def _borrower_has(self, lease: Lease) -> None:
         """The borrower knows of the lease, so that it lasts until it is returned or expires."""
@@ -170,7 +166,7 @@ class Leases:
         lease = self.get(lease_id)
         if lease is not None and not lease.is_served:
             lease.stop_timers()
-            self.slots.take_back(lease.session_id)
+            self.slots.take_back(lease.id)
 
     def _extend(self, lease: Lease, ttl_s: float) -> dict[str, Any]:
         lease.expires_at = max(lease.expires_at, time.time() + ttl_s)
@@ -206,11 +202,11 @@ class Leases:
         lease, reason = self._ended.get(client.session.lease_id, (None, None))
         return reason if lease is not None and _may_come(lease, client) else None
 
-    def disconnected(self, session_id: str, end: End | None) -> None:
-        """Called when a session is over; `end` is None if the browser server did not get its client. The lease lasts as
-        if a client that was never connected had not come. Does nothing for a session that came without a lease, or is
-        unknown here."""
-        lease = self.get(lease_of(session_id))
+    def disconnected(self, session_id: str, lease_id: str, end: End | None) -> None:
+        """Called when a session is over, with the lease that it came with; `end` is None if the browser server did not
+        get its client. The lease lasts as if a client that was never connected had not come. Does nothing for a session
+        that came without a lease, or with one that is unknown here."""
+        lease = self.get(lease_id)
         if lease is not None and lease.connected in ("", session_id):
             lease.connected = ""
             if end is not None and end.reason.kind not in NEVER_CONNECTED:
@@ -220,7 +216,7 @@ class Leases:
     def _admit(self, lease: Lease, client: OfferedClient) -> None:
         self._borrower_has(lease)
         lease.stop_grace()
-        lease.connected = client.session.session_id
+        lease.connected = client.session.id
         self.slots.admit(client.session)
         self.sessions.serve(client)
 
@@ -286,7 +282,7 @@ class Leases:
     def _watch_tokens(self) -> None:
         """Looks from time to time, as long as there is a lease that was borrowed with a token."""
         if self._next_look is None and any(lease.token_id for lease in self.slots.held.values()):
-            self._next_look = asyncio.get_running_loop().call_later(TOKEN_LOOK_S, self._look_at_tokens)
+            self._next_look = asyncio.get_running_loop().call_later(TOKEN_CHECK_INTERVAL_S, self._look_at_tokens)
 
     def _look_at_tokens(self) -> None:
         """Ends leases whose tokens are gone. One with a client takes no further one: live sessions go on."""
@@ -303,7 +299,7 @@ class Leases:
 
     def _finish(self, lease: Lease, end: End) -> None:
         lease.stop_timers()
-        self.slots.free(lease.session_id)
+        self.slots.free(lease.id)
         self._ended[lease.id] = lease, end.reason
         if len(self._ended) > MOST_ENDED:
             self._ended.popitem(last=False)
@@ -320,8 +316,9 @@ class Leases:
 
     # Its successor
 
-    def adopt(self, live: frozenset[str]) -> None:
-        """Takes over the leases of this worker's predecessor; `live` are the ids of the browser server's sessions."""
+    def adopt(self, live: Mapping[str, str]) -> None:
+        """Takes over the leases of this worker's predecessor; `live` maps the browser server's sessions to the leases
+        that they came with ("" for none)."""
         try:
             entries = orjson.loads(self.path.read_bytes())
         except FileNotFoundError:
@@ -331,14 +328,14 @@ class Leases:
             return
         for each in entries:
             lease = Lease(
-                *(LEASE + each["id"], each["client"], each["startedAt"]),
+                *(each["id"], each["client"], each["startedAt"]),
                 is_served=True,
                 told=each["told"],
-                digest=_digest_in(each),
+                digest=each["digest"],
                 expires_at=each["expiresAt"],
-                token_id=each.get(TOKEN_ID, ""),  # a predecessor of an earlier version knows none
+                token_id=each[TOKEN_ID],
             )
-            lease.connected = next((one for one in live if lease_of(one) == lease.id), "")
+            lease.connected = next((one for one, lease_id in live.items() if lease_id == lease.id), "")
             lease.is_answered = bool(lease.connected or each["isAnswered"])
             self.slots.hold(lease)
             self._arm(lease)
@@ -364,10 +361,4 @@ def _may_come(lease: Lease, client: OfferedClient) -> bool:
 
 def digest_of(secret: str) -> str:
     """What a secret is recognised by. It has 192 random bits, which nobody guesses: one round of a hash is enough."""
-    return _DIGEST + hashlib.sha256(secret.encode()).hexdigest()
-
-
-def _digest_in(entry: Mapping[str, Any]) -> str:
-    """The digest in an entry of leases.json; a worker of an earlier version has written the secret itself."""
-    written = str(entry["secret"])
-    return written if written.startswith(_DIGEST) else digest_of(written)
+    return hashlib.sha256(secret.encode()).hexdigest()

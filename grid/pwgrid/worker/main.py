@@ -1,4 +1,4 @@
-"""The worker process: owns one browser server through its whole life. Selects nothing, queues nothing."""
+"""The worker process: owns one browser server through its whole life."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from pwgrid.common.errors import BrowserServerGone, RegistryUnavailable
 from pwgrid.common.launch_failure import BrowserLaunchError, why
 from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.common.tasks import BackgroundTasks, first_of
-from pwgrid.common.worker_lifecycle import WorkerEvent, advance
+from pwgrid.common.worker_lifecycle import DrainTime, WorkerEvent, advance
 from pwgrid.control.child_side import ChildSide
 from pwgrid.installed.browsers import FoundBrowser
 from pwgrid.registry.registry import Registry
@@ -34,13 +34,13 @@ from pwgrid.worker.browser.server import BrowserServer
 from pwgrid.worker.close_texts import drain_text
 from pwgrid.worker.drain import Drain, DrainRequest
 from pwgrid.worker.handoff_server import HandoffServer
+from pwgrid.worker.holders import End, SessionClosed
 from pwgrid.worker.registry_sync import RegistrySync
 from pwgrid.worker.sessions import CLOSE_GRACE_S
-from pwgrid.worker.slots import Slots, is_worth_telling
+from pwgrid.worker.slots import Slots, should_report
 
 log = structlog.get_logger()
 
-LIFETIME_LIMIT: Final = Reason(WorkerEnd.LIFETIME)
 STOP_S: Final = 10.0
 SHOWN_AFTER_S: Final = 1.0
 """A suspicion that is over sooner is shown to nobody; no client is admitted meanwhile all the same."""
@@ -184,7 +184,7 @@ class Worker:
         self.admission.adopt(server, live)
         self._has_browser_server(server)
         left_s = max(0.0, boot.sessions_until - time.monotonic())
-        self.ask_drain(Reason(WorkerEnd.TAKEN_OVER), left_s, is_recycle=left_s > self.settings.drain_timeout)
+        self.ask_drain(Reason(WorkerEnd.TAKEN_OVER), boot.drain_time, left_s)
         self._step(WorkerEvent.DRAINS)
         await self.registry_sync.register()
         self.admission.open()  # only clients with leases are admitted
@@ -192,16 +192,15 @@ class Worker:
         self._background_tasks.start(self._beat(), "heartbeat")
 
     def _has_browser_server(self, server: BrowserServer) -> None:
-        """Tells the master of it, and watches it from now on."""
+        """Tells the master of the browser server, and watches it from now on."""
         health = BrowserHealth(server, HealthTimes.of(self.settings), self._suspicion_changed)
         server.on_sign = health.sign
         server.on_errors = partial(self._note_errors, health)
         self.admission.sessions.on_handoff_failed = partial(health.sign, "a client was not handed over")
         self._background_tasks.start(self._watch_browser_server(server), "browser server watch")
-        self._background_tasks.start(self._end_when_server_hangs(health), "browser server liveness")
+        self._background_tasks.start(self._end_when_server_hangs(health, server), "browser server liveness")
         self._background_tasks.start(self._recycle_when_sick(health, server), "canary")
-        if server.can_be_asked:
-            self._background_tasks.start(self._end_when_browser_hangs(health), "browser liveness")
+        self._background_tasks.start(self._end_when_browser_hangs(health), "browser liveness")
         ready = server.ready
         self.registry_sync.playwright_version = ready.playwright_version
         self.control.event(
@@ -228,8 +227,8 @@ class Worker:
             return
         limit = self._drain.limit
         log.warning("sessions_cut", sessions=len(self.slots.live), why=str(cut), reason=str(limit.reason))
-        name = "recycle_drain_timeout" if limit.is_recycle else "drain_timeout"
-        text = drain_text(limit.reason.kind, cut, f"{name.upper()}={getattr(self.settings, name):g} s")
+        bound = f"{limit.within.setting}={limit.within.seconds(self.settings):g} s"
+        text = drain_text(limit.reason.kind, cut, bound)
         why = Reason(cut, str(limit.reason) if cut is EndReason.DRAIN_TIMEOUT else "")
         await self.admission.cut(why, text)
 
@@ -251,12 +250,13 @@ class Worker:
 
     # Requests and events
 
-    def ask_drain(self, reason: Reason[WorkerEnd], timeout_s: float | None = None, *, is_recycle: bool = False) -> None:
-        """Starts a planned drain, or leaves the sessions of a drain that is under way less time."""
+    def ask_drain(
+        self, reason: Reason[WorkerEnd], within: DrainTime = DrainTime.END, left_s: float | None = None
+    ) -> None:
+        """Starts a planned drain, or leaves the sessions of a drain that is under way less time. `left_s` is what is
+        left of the time, if the drain began elsewhere."""
         was_asked = self._drain.is_asked
-        if timeout_s is None:
-            timeout_s = self.settings.recycle_drain_timeout if is_recycle else self.settings.drain_timeout
-        drain = Drain(reason, timeout_s, is_recycle=is_recycle)
+        drain = Drain(reason, within.seconds(self.settings) if left_s is None else left_s, within=within)
         if self._drain.ask(drain) and was_asked:
             log.info("drain_hurried", reason=str(reason), sessions=len(self.slots.live), timeout_s=drain.timeout_s)
 
@@ -284,9 +284,9 @@ class Worker:
     def _on_command(self, name: str, data: dict[str, Any]) -> None:
         if name == "drain":
             reason = Reason.read(data.get("reason"), Reason(WorkerEnd.NOT_SAID))
-            is_recycle = bool(data.get("recycle"))
-            self.ask_drain(reason, data.get("timeoutS"), is_recycle=is_recycle)
-            if data.get("now"):
+            within = DrainTime(data["within"])
+            self.ask_drain(reason, within, data["timeoutS"])
+            if within is DrainTime.NOW:
                 self._drain.hurry()
         elif name == "serve":
             self._serve.set()
@@ -306,11 +306,16 @@ class Worker:
 
     def _watch_lifetime(self) -> None:
         lifetime, limit = self.slots.lifetime, self.settings.max_lifetime_sessions
-        if is_worth_telling(lifetime, self._lifetime_told, limit):
+        if should_report(lifetime, self._lifetime_told, limit):
             self._lifetime_told = lifetime
             self.control.push_state(self._view())  # so that the master has a replacement ready in time
         if self.slots.is_used_up:
-            self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
+            self._end_used_up()
+
+    def _end_used_up(self) -> None:
+        """The last session of its life has been admitted. The selection that took it knows that first, and has let a
+        replacement serve in the same step; what Redis did not select, only this worker counts."""
+        self.ask_drain(Reason(WorkerEnd.LIFETIME), DrainTime.RECYCLE)
 
     def _on_gone(self, reason: Reason[WorkerEnd]) -> None:
         log.error("browser_gone", reason=str(reason), sessions=len(self.slots.live))
@@ -322,10 +327,14 @@ class Worker:
         await asyncio.shield(server.exited)  # others wait for it, too, when this task is cancelled
         self.admission.all_ended("browser", EndReason.BROWSER_SERVER_LOST)
 
-    async def _end_when_server_hangs(self, health: BrowserHealth) -> None:
-        """Fails the worker when its browser server hangs. All its sessions hang with it, so none is waited for."""
+    async def _end_when_server_hangs(self, health: BrowserHealth, server: BrowserServer) -> None:
+        """Fails the worker when its browser server hangs. All its sessions hang with it, so none is waited for; the one
+        whose message it is about has a reason of its own."""
         await health.until_hung(Asked.SERVER)
-        log.error("browser_server_hung", sessions=len(self.slots.live))
+        cause = server.session_in_work()
+        log.error("browser_server_hung", sessions=len(self.slots.live), session=cause)
+        if cause is not None and cause in self.slots.live:
+            self.admission.sessions.ended(SessionClosed(cause, 0, 0, End("grid", Reason(EndReason.TOO_MUCH_WORK))))
         self.admission.all_ended("grid", EndReason.HUNG)
         self._stop_s = 0.0
         self._fail(Reason(WorkerEnd.BROWSER_SERVER_HUNG), 0.0, EndReason.HUNG)
@@ -356,7 +365,7 @@ class Worker:
         if evidence is not None:
             log.error("browser_sick", error=evidence, sessions=len(self.slots.live))
             server.cut_hanging(EndReason.BROWSER_SICK, health.times.try_s)
-            self.ask_drain(Reason(WorkerEnd.CANARY, why(evidence)), is_recycle=True)
+            self.ask_drain(Reason(WorkerEnd.CANARY, why(evidence)), DrainTime.RECYCLE)
 
     def _suspicion_changed(self, suspicion: str | None) -> None:
         """Keeps new clients away at once, and shows why if it lasts."""
@@ -375,7 +384,8 @@ class Worker:
             self.control.push_state(self._view())
 
     def _note_errors(self, health: BrowserHealth, counts: Mapping[str, int], text: str, session_id: str | None) -> None:
-        """Shows errors in the browser server that nobody waits for; those that may concern all sessions are a sign."""
+        """Logs errors in the browser server that nobody waits for, and tells the master how many. Takes those that may
+        concern all sessions as a sign that the browser is sick."""
         log.error("browser_server_errors", counts=dict(counts), last=text, session=session_id)
         self.control.event("errors", {"counts": dict(counts)})
         if MAY_CONCERN_ALL & counts.keys():
@@ -398,7 +408,7 @@ class Worker:
         if reply.command == "shutdown":
             self.slots.expect(reply.awaited)
             if reply.is_used_up:
-                self.ask_drain(LIFETIME_LIMIT, is_recycle=True)
+                self._end_used_up()
             elif not self._drain.is_asked:  # the command stays in Redis, and later heartbeats repeat it
                 self.ask_drain(Reason(WorkerEnd.OPERATOR, "asked over Redis"))
         elif reply.command == "serve":

@@ -1,4 +1,4 @@
-"""Keeps what Redis knows of this worker true to its slots. Decides nothing about the worker."""
+"""Keeps what Redis knows of this worker true to its slots."""
 
 import asyncio
 import contextlib
@@ -15,15 +15,12 @@ from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.redis_url import shown
 from pwgrid.registry.records import HeartbeatReply, WorkerRecord
 from pwgrid.registry.registry import Registry
-from pwgrid.registry.session_updates_until_written import (
-    SessionEnd,
-    SessionRecordWriter,
-    SessionUpdate,
-    write_spool_file,
-)
+from pwgrid.registry.session_update import SessionEnd, SessionUpdate
+from pwgrid.registry.session_writer import SessionRecordWriter
+from pwgrid.registry.spool import write_spool_file
 from pwgrid.registry.try_redis import try_redis
 from pwgrid.runtime.child_arguments import WorkerArguments
-from pwgrid.worker.holders import End, Lease, LiveSession, SessionClosed
+from pwgrid.worker.holders import End, Holder, Lease, LiveSession, SessionClosed
 from pwgrid.worker.slots import Slots
 
 log = structlog.get_logger()
@@ -44,7 +41,7 @@ RECORD_AT_ONCE: Final = 32
 REFUSED_S: Final = 1.0
 """How long after a heartbeat that Redis has refused the next one is sent, at most."""
 
-_AGAIN_S: Final = 0.1
+_RETRY_INTERVAL_S: Final = 0.1
 
 
 class RegistrySync:
@@ -121,13 +118,13 @@ class RegistrySync:
         except RegistryUnavailable as error:
             log.info("draining_not_marked", error=str(error))
 
-    def mark_served(self, session: LiveSession) -> None:
-        """Sets the session's start to now: the browser server has its socket."""
-        session.started_at, session.is_served = self._registry.now(), True
+    def mark_served(self, holder: Holder) -> None:
+        """Sets the start to now: the browser server has the session's socket, or the lease is kept."""
+        holder.started_at, holder.is_served = self._registry.now(), True
 
     def started(self, session: LiveSession) -> None:
         """Records and logs that the session runs."""
-        fields = {"session": session.session_id, "client": session.client, **self.named(session.told)}
+        fields = {"session": session.id, **_came_with(session), "client": session.client, **self.named(session.told)}
         self._note(_update(session), "session_started", fields)
 
     def ended(self, closed: SessionClosed, session: LiveSession | None, on_record: Callable[[], None]) -> None:
@@ -135,9 +132,9 @@ class RegistrySync:
         before, its successor hears of the end again."""
         how, now = closed.end, self._registry.now()
         end = SessionEnd(how.status, how.reason, now, closed.bytes_in, closed.bytes_out, self._drain_at)
-        update = _update(session or LiveSession(closed.session_id), end)
-        fields = {"session": closed.session_id, "status": how.status.value, "reason": str(how.reason)}
-        self._note(update, "session_ended", fields, on_record)
+        session = session or LiveSession(closed.session_id, lease_id=closed.lease_id)
+        fields = {"session": session.id, **_came_with(session), "status": how.status.value, "reason": str(how.reason)}
+        self._note(_update(session, end), "session_ended", fields, on_record)
 
     def lease_started(self, lease: Lease) -> None:
         """Records that the lease was kept."""
@@ -195,7 +192,7 @@ class RegistrySync:
                 while not await self._writer.flush():
                     await registry.client.wait_connected()
                     # Connected, but Redis refuses for now: no event tells when it will serve.
-                    await asyncio.sleep(_AGAIN_S)
+                    await asyncio.sleep(_RETRY_INTERVAL_S)
                 await registry.reap_worker(boot.browser_type, boot.worker_id, Reason(EndReason.WORKER_STOPPED))
         except (TimeoutError, RegistryUnavailable) as error:
             unwritten = self._writer.unwritten()
@@ -263,5 +260,11 @@ class RegistrySync:
         return [_update(each) for each in holders if each.is_served]
 
 
-def _update(session: LiveSession, end: SessionEnd | None = None) -> SessionUpdate:
-    return SessionUpdate(session.session_id, session.started_at, session.client, end, session.told)
+def _came_with(session: LiveSession) -> dict[str, str]:
+    """Returns the lease that a session came with as a field of a log line, or nothing."""
+    return {"lease": session.lease_id} if session.lease_id else {}
+
+
+def _update(holder: Holder, end: SessionEnd | None = None) -> SessionUpdate:
+    lease_id = holder.lease_id if isinstance(holder, LiveSession) else ""
+    return SessionUpdate(holder.id, holder.started_at, holder.client, end, holder.told, holder.kind, lease_id)

@@ -10,11 +10,12 @@ from typing import Final
 import structlog
 
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
-from pwgrid.registry.records import LEASE, TOKEN_ID, lease_of
+from pwgrid.common.types import GIVEN_BY_CLIENTS
+from pwgrid.registry.records import OF_LEASE, TOKEN_ID
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer
 from pwgrid.worker.handoff_server import HandoffServer
-from pwgrid.worker.holders import NAMES, End, LiveSession, OfferedClient, SessionClosed
+from pwgrid.worker.holders import End, LiveSession, OfferedClient, SessionClosed
 from pwgrid.worker.registry_sync import RECORD_AT_ONCE, RECORD_DELAY_S, RegistrySync
 from pwgrid.worker.slots import Slots
 
@@ -28,7 +29,8 @@ class Sessions:
     """Calls `on_offered` for each admitted offer and `on_served` when the browser server has its socket.
 
     The owner sets `server` once there is one, `on_handoff_failed`, which is called when that did not take a client, and
-    `on_over`, which is called for each session that is over, with None if the browser server did not get its client.
+    `on_over`, which is called for each session that is over, with the lease that it came with, and with None if the
+    browser server did not get its client.
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class Sessions:
     ) -> None:
         self.server: BrowserServer | None = None
         self.on_handoff_failed: Callable[[], None] = lambda: None
-        self.on_over: Callable[[str, End | None], None] = lambda _session_id, _end: None
+        self.on_over: Callable[[str, str, End | None], None] = lambda _session_id, _lease_id, _end: None
         self._boot = boot
         self._slots = slots
         self._registry_sync = registry_sync
@@ -60,10 +62,10 @@ class Sessions:
         browser server has."""
         self.server = server
         for session_id, told in live.items():
-            lease = self._slots.held.get(LEASE + lease_of(session_id))
-            fields = {name: text for name, text in told.items() if name != TOKEN_ID}
+            fields = {name: text for name, text in told.items() if name not in (TOKEN_ID, OF_LEASE)}
             session = LiveSession(session_id, is_served=True, told=fields, token_id=told.get(TOKEN_ID, ""))
-            session.lease_id = lease.id if lease else ""
+            if (lease_id := told.get(OF_LEASE, "")) in self._slots.held:
+                session.lease_id = lease_id
             self._slots.admit(session)
 
     def ended(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
@@ -72,7 +74,8 @@ class Sessions:
             self.on_handoff_failed()
         if closed.session_id in self._taken:
             self.record_taken()  # its start comes before its end
-        session = self._slots.free(closed.session_id)
+        session = self._slots.live.get(closed.session_id)
+        self._slots.free(closed.session_id)
         if session is None and not self._is_successor:
             on_record()  # reported twice; but a successor still has to record one that ended before it took over
             return
@@ -80,16 +83,16 @@ class Sessions:
         self.record_taken()  # with it: this process and Redis are awake now
         if session is not None and session.trace:
             self._tell_over(closed, session)
-        self.on_over(closed.session_id, closed.end)
+        self.on_over(closed.session_id, closed.lease_id if session is None else session.lease_id, closed.end)
 
     def _tell_over(self, closed: SessionClosed, session: LiveSession) -> None:
-        """The proxies hear of the end of a session that is traced. (They do not of one whose worker has died.)"""
+        """Tells the proxies of the end of a traced session."""
         now, boot = time.time(), self._boot
-        told = (self._slots.held.get(LEASE + session.lease_id) or session).told
+        told = (self._slots.held.get(session.lease_id) or session).told
         self._handoff.tell_over(
             {
                 "trace": session.trace,
-                "session": session.session_id,
+                "session": session.id,
                 "lease": session.lease_id,
                 "browserType": boot.browser_type,
                 "pool": boot.pool.name,
@@ -99,7 +102,7 @@ class Sessions:
                 "reason": str(closed.end.reason),
                 "bytesIn": closed.bytes_in,
                 "bytesOut": closed.bytes_out,
-                "told": {name: told[name] for name in NAMES if name in told},
+                "told": {name: told[name] for name in GIVEN_BY_CLIENTS if name in told},
             }
         )
 
@@ -123,7 +126,7 @@ class Sessions:
 
     def offered(self, client: OfferedClient) -> None:
         """Admits a client that takes a slot of its own, or refuses it."""
-        if refused := self._slots.refusal(client.session.session_id, client.deadline, time.monotonic()):
+        if refused := self._slots.refusal(client.session.id, client.deadline, time.monotonic()):
             client.answer(refused)
         else:
             self._slots.admit(client.session)
@@ -132,7 +135,7 @@ class Sessions:
     def serve(self, client: OfferedClient) -> None:
         """Gives an admitted client to the browser server."""
         assert self.server is not None
-        session_id = client.session.session_id
+        session_id = client.session.id
         with contextlib.suppress(OSError):  # a Unix socket, or a client that has left: the browser server reports that
             # Marks that this worker is about to pass the client on (pwgrid/proxy/connect/handoff_link.py).
             client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 1)
@@ -164,7 +167,7 @@ class Sessions:
         session = self._slots.live.get(session_id)
         self._slots.take_back(session_id)
         if session is not None:
-            self.on_over(session_id, None)
+            self.on_over(session_id, session.lease_id, None)
 
     def record_taken(self) -> None:
         """Answers the proxies of sessions that the browser server has, and records these sessions."""

@@ -1,4 +1,4 @@
-"""The worker's slots: who is admitted, and who has them. The authority for them; Redis only mirrors it."""
+"""The worker's slots: who is admitted, and who has them. Redis mirrors what is decided here."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from pwgrid.common.reasons import OfferRefusal
+from pwgrid.common.types import GIVEN_BY_CLIENTS
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.worker.holders import NAMES, Lease, LiveSession
+from pwgrid.worker.holders import Holder, Lease, LiveSession
 
 MOST_RUNS: Final = 20
 """How many entries of `runs` the master gets at most: a frame of the control link is bounded."""
@@ -22,9 +23,9 @@ REPORTS_PER_LIFE: Final = 10
 class Slots:
     """The live sessions and the leases of one worker, whose `status` says whether it admits any.
 
-    `held` has the leases by their keys in Redis; each keeps its slot. `max_lifetime` is a number of sessions; a lease
-    counts as one, however many clients come with it. Calls `on_freed` when a slot comes free after an offer was refused
-    for want of one, or when a suspicion is over for which one was refused.
+    `live` has the sessions and `held` the leases, by their ids; each lease keeps its slot. `max_lifetime` is a number
+    of sessions; a lease counts as one, however many clients come with it. Calls `on_freed` when a slot comes free after
+    an offer was refused for want of one, or when a suspicion is over for which one was refused.
     """
 
     def __init__(self, slots: int, max_lifetime: float = math.inf, on_freed: Callable[[], None] = lambda: None) -> None:
@@ -56,18 +57,23 @@ class Slots:
 
     def runs(self) -> list[dict[str, str | int]]:
         """Returns who has how many slots, by names and label key as far as clients gave them; the MOST_RUNS largest."""
-        counts = Counter(tuple(each.told.get(name, "") for name in NAMES) for each in self._holders() if each.told)
-        del counts[("",) * len(NAMES)]
-        return [{**dict(zip(NAMES, key, strict=True)), "slots": slots} for key, slots in counts.most_common(MOST_RUNS)]
+        counts = Counter(
+            tuple(each.told.get(name, "") for name in GIVEN_BY_CLIENTS) for each in self._holders() if each.told
+        )
+        del counts[("",) * len(GIVEN_BY_CLIENTS)]
+        return [
+            {**dict(zip(GIVEN_BY_CLIENTS, key, strict=True)), "slots": slots}
+            for key, slots in counts.most_common(MOST_RUNS)
+        ]
 
-    def refusal(self, session_id: str, deadline: float, now: float) -> OfferRefusal | None:
+    def refusal(self, holder_id: str, deadline: float, now: float) -> OfferRefusal | None:
         """Returns why the worker refuses the session or lease, or None when it has a slot for it.
 
         A spare admits: a selection offers it a session when it takes the place of a worker that is used up. A late
         offer is refused because the proxy has given the client to another worker by then.
         """
         if self.status not in (WorkerStatus.SPARE, WorkerStatus.AVAILABLE) and not (
-            self.status is WorkerStatus.DRAINING and session_id in self._expected
+            self.status is WorkerStatus.DRAINING and holder_id in self._expected
         ):
             return OfferRefusal.DRAINING
         if now >= deadline:
@@ -92,37 +98,37 @@ class Slots:
 
     def admit(self, session: LiveSession) -> None:
         """Takes a session into a slot of its own, or into that of its lease."""
-        self.live[session.session_id] = session
-        if not session.lease_id:
+        self.live[session.id] = session
+        if session.takes_slot:
             self.lifetime += 1
 
     def hold(self, lease: Lease) -> None:
         """Keeps a slot for a lease."""
-        self.held[lease.session_id] = lease
+        self.held[lease.id] = lease
         self.lifetime += 1
 
     def expect(self, leases: Mapping[str, float]) -> None:
-        """Called when a drain begins. `leases` maps sessions that are on their way to the seconds that their leases
-        still run: these are admitted all the same, and `empty` waits for them."""
-        for session_id in leases.keys() - self.live.keys() - self.held.keys():
-            self._expected.add(session_id)
-            asyncio.get_running_loop().call_later(leases[session_id], self._expect_no_more, session_id)
+        """Called when a drain begins. `leases` maps sessions and leases that are on their way to the seconds for which
+        Redis keeps their slots: these are admitted all the same, and `empty` waits for them."""
+        for holder_id in leases.keys() - self.live.keys() - self.held.keys():
+            self._expected.add(holder_id)
+            asyncio.get_running_loop().call_later(leases[holder_id], self._expect_no_more, holder_id)
 
-    def take_back(self, session_id: str) -> None:
+    def take_back(self, holder_id: str) -> None:
         """Undoes the admission of a session that the browser server did not get, or of a lease that no proxy kept, also
         in `lifetime`."""
-        session = self.free(session_id)
-        if session is not None and not session.lease_id:
+        holder = self.free(holder_id)
+        if holder is not None and holder.takes_slot:
             self.lifetime -= 1
 
-    def free(self, session_id: str) -> LiveSession | None:
+    def free(self, holder_id: str) -> Holder | None:
         """Frees the slot of the session or lease, and returns it; None if it is not here (any more)."""
-        session = self.live.pop(session_id, None) or self.held.pop(session_id, None)
-        if session is not None and not session.lease_id and self._has_refused:
+        holder = self.live.pop(holder_id, None) or self.held.pop(holder_id, None)
+        if holder is not None and holder.takes_slot and self._has_refused:
             self._has_refused = False
             self._on_freed()
-        self._expect_no_more(session_id)  # it has come and gone
-        return session
+        self._expect_no_more(holder_id)  # it has come and gone
+        return holder
 
     async def empty(self) -> None:
         """Returns once no session is live or expected and no lease is held."""
@@ -130,15 +136,15 @@ class Slots:
             self._fewer.clear()
             await self._fewer.wait()
 
-    def _holders(self) -> list[LiveSession]:
-        return [*self.held.values(), *(each for each in self.live.values() if not each.lease_id)]
+    def _holders(self) -> list[Holder]:
+        return [*self.held.values(), *(each for each in self.live.values() if each.takes_slot)]
 
-    def _expect_no_more(self, session_id: str) -> None:
-        self._expected.discard(session_id)
+    def _expect_no_more(self, holder_id: str) -> None:
+        self._expected.discard(holder_id)
         self._fewer.set()
 
 
-def is_worth_telling(lifetime: int, told: int, max_lifetime: int) -> bool:
+def should_report(lifetime: int, told: int, max_lifetime: int) -> bool:
     """Whether the master should hear this count at once: at each tenth of a life, and at every session of the last.
     `told` is the count that it heard last; several sessions may have come since."""
     step = max(1, max_lifetime // REPORTS_PER_LIFE)

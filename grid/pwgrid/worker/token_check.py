@@ -25,10 +25,3 @@ class TokenCheck:
             return True
         tokens = self._file.tokens()
         return tokens.has(token_id) if tokens.are_known else None
-
-    def has_name(self, name: str) -> bool | None:
-        """Whether a token of this name is there; None while that cannot be told."""
-        if self._file is None:
-            return True
-        tokens = self._file.tokens()
-        return any(token.name == name for token in tokens.all) if tokens.are_known else None

@@ -17,7 +17,7 @@ from pwgrid.cli.options import OWN_REDIS, Configured, as_arguments, with_json
 from pwgrid.common.atomic_write import rewrite
 from pwgrid.common.errors import GridError
 from pwgrid.common.types import BROWSER_TYPES
-from pwgrid.settings.model import OLD_SECTIONS, SETTINGS, literal
+from pwgrid.settings.model import SETTINGS, literal
 
 if TYPE_CHECKING:
     from pwgrid.cli.calibrate.measure import CalibrateOptions
@@ -120,7 +120,7 @@ def with_settings(text: str, settings: Mapping[str, int]) -> str:
     Raises GridError if the text does not have one setting a line.
     """
     lines = text.splitlines()
-    sections = {name: _section(text, name) for name in settings}
+    sections = {name: SETTINGS[name].section for name in settings}
     for name, value in settings.items():
         _put(lines, sections[name], name, f"{name} = {literal(value)}")
     changed = "\n".join(lines) + "\n"
@@ -144,16 +144,6 @@ def write(path: Path, settings: Mapping[str, int]) -> None:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise GridError(f"{path} cannot be written: {reason}") from None
-
-
-def _section(text: str, name: str) -> str:
-    """The section of a setting, by its old name if the file has that."""
-    section = SETTINGS[name].section
-    try:
-        old = tomllib.loads(text).get(OLD_SECTIONS.get(section, ""))
-    except ValueError:
-        return section
-    return OLD_SECTIONS[section] if isinstance(old, dict) else section
 
 
 def _put(lines: list[str], section: str, name: str, line: str) -> None:

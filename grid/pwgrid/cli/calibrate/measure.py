@@ -34,7 +34,7 @@ SETTLE_S: Final = 1.0
 
 SHORT_S: Final = 3.0
 AVAILABLE_S: Final = 120.0
-LOOK_S: Final = 0.02
+SAMPLE_INTERVAL_S: Final = 0.02
 PER_CORE: Final = 16
 """The most clients at once for each core, without --most; 4 are tried in any case."""
 
@@ -163,7 +163,7 @@ class _Calibration:
         sessions = asyncio.create_task(together)
         while not sessions.done():
             highest = max(highest, *await asyncio.to_thread(self._worker_mib))
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(SAMPLE_INTERVAL_S)
         await sessions
         session_mib = max(1.0, (highest - idle) / TOGETHER)
         self._say(f"memory ({self._metric}): {idle:.0f} MiB for an idle worker, {session_mib:.0f} MiB for each session")
@@ -195,7 +195,7 @@ class _Calibration:
             }
             if now > AVAILABLE_S:
                 raise GridError(f"{more - len(took)} of {more} workers are not there after {AVAILABLE_S:g} s")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(SAMPLE_INTERVAL_S)
         mean, per_s = sum(took.values()) / more, more / max(took.values())
         self._say(f"launches: {mean:.1f} s each, {per_s:.1f} a second with {more} at once")
         return mean, per_s

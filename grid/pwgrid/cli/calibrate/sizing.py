@@ -1,4 +1,4 @@
-"""Finds in the measured figures where the throughput bends, and the settings that follow. Measures nothing."""
+"""Finds in the measured figures where the throughput bends, and the settings that follow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ LEAST_LIFETIME, MOST_LIFETIME = 50, 1000
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The figures of so many clients at once: how many sessions they had in how many seconds, and how long one took."""
+    """The figures for one number of clients: how many sessions they had, in how many seconds, and how long one session
+    took."""
 
     clients: int
     sessions: int
@@ -76,7 +77,7 @@ class Proposal:
 
 
 def bend(steps: Sequence[Step]) -> Step:
-    """The step of the fewest clients at once that bring at least ENOUGH of the highest throughput."""
+    """The step with the fewest clients whose throughput is at least ENOUGH of the highest."""
     best = max(step.per_s for step in steps)
     return next(step for step in sorted(steps, key=lambda step: step.clients) if step.per_s >= ENOUGH * best)
 
@@ -138,7 +139,7 @@ def as_data(found: Measured, proposal: Proposal) -> dict[str, Any]:
 
 
 def _sessions(found: Measured, memory_mib: float, workers: int) -> int:
-    """How many live sessions `memory_mib` has room for, beside `workers` idle workers and one more."""
+    """How many live sessions fit into `memory_mib` beside `workers` idle workers and one more."""
     return int((memory_mib - (workers + 1) * found.worker_mib) // max(1.0, found.session_mib))
 
 

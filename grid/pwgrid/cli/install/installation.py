@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Final
 import click
 
 import pwgrid
-from pwgrid.cli.install.make_and_remove import Command, Directory, Handover, Record, Step, TextFile, User, Wait
+from pwgrid.cli.install.record import Record
+from pwgrid.cli.install.steps import ChangeOwner, Command, Directory, Step, TextFile, User, Wait
 from pwgrid.cli.own_command import by_path, on_path
 from pwgrid.common.errors import BrowserMissing, GridError
 from pwgrid.common.paths import home, resource_dir
@@ -85,7 +86,7 @@ class InstallPaths:
 
     @property
     def own(self) -> tuple[Path, ...]:
-        """Those that nobody else uses: the service's, never a user's home, and none of the directories above them."""
+        """The directories that nobody else uses: the service's, never a user's home, and none of those above them."""
         return (self.config, self.log.parent, *(() if self.home == self.top else (self.home,)))
 
     def directories(self, *paths: Path) -> tuple[Directory, ...]:
@@ -96,7 +97,7 @@ class InstallPaths:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the shipped texts cannot know. `command` runs this pwgrid."""
+    """What is filled into the shipped texts. `command` runs this pwgrid."""
 
     command: tuple[str, ...]
     host: str
@@ -149,8 +150,8 @@ class Installation(ABC):
 
     @abstractmethod
     def wanted(self) -> Sequence[Step]:
-        """All that has to be there, in the order in which it is made. Raises GridError, and UsageError for an option,
-        where it cannot be installed."""
+        """Everything that this installation makes, in that order. Raises GridError, and UsageError for an option, where
+        it cannot be installed."""
 
     @abstractmethod
     def start(self, written: Collection[Path]) -> Sequence[Command | Wait]:
@@ -178,12 +179,12 @@ class Installation(ABC):
         """The commands that make the service manager forget the grid, after its files were removed."""
 
     def record(self) -> Record:
-        """That of a first installation, before anything is made."""
+        """The record of a first installation, before anything is made."""
         trees = [str(self._downloads)] if self._setup and self._downloads else []
         return Record(self.NAME, self._options(), trees=trees)
 
     def _options(self) -> dict[str, Any]:
-        """Those that the record keeps."""
+        """The options that the record keeps."""
         return self._asked.after(self._before.options)
 
     @cached_property
@@ -194,7 +195,8 @@ class Installation(ABC):
 
     @cached_property
     def _service(self) -> Service:
-        """Raises GridError for an installation that the service's user cannot reach."""
+        """What to fill into the shipped texts. Raises GridError for an installation that the service's user cannot
+        reach."""
         asked, places, options = self._asked, self._places, self._options()
         found = parts(self._browsers, self._downloads)
         shown = hidden(found) if self.SHOWS_HOMES and not asked.user else ()
@@ -226,13 +228,13 @@ class Installation(ABC):
         return [Command((*service.command, "setup", "--config", str(service.config)), environment)]
 
     def _steps(self, made: Sequence[Path], files: Sequence[TextFile], *, token_group: str = "") -> list[Step]:
-        """`files` after the settings, the directories `made` for them, the user that the grid runs as unless it is the
-        one who installs it, and the tokens that `pwgrid token create` has made for an earlier one: they outlive an
-        uninstallation."""
+        """The steps for any service: its user, unless that is the one who installs it; the directories `made` for it;
+        its settings; and `files`. Tokens that `pwgrid token create` has made for an earlier installation outlive that,
+        and are given to the user of this one."""
         steps: list[Step] = [*self._places.directories(*made), *self._settings_files(token_group), *files]
         if self._asked.user:
             return steps
-        tokens = Handover(self._places.config / TOKENS_NAME, SERVICE_USER)
+        tokens = ChangeOwner(self._places.config / TOKENS_NAME, SERVICE_USER)
         return [User(SERVICE_USER, self._places.home), *steps, tokens]
 
     def _settings_files(self, token_group: str) -> Iterator[TextFile]:
@@ -285,8 +287,8 @@ def parts(browsers: Iterable[FoundBrowser | None], downloaded: Path | None) -> l
 
 
 def hidden(found: Iterable[Path]) -> tuple[Path, ...]:
-    """Those of `found` that are in a home directory, without those inside another. Raises GridError for one in a
-    temporary directory, which a service cannot be shown."""
+    """The directories of `found` that are in a home directory, without those inside another. Raises GridError for one
+    in a temporary directory, which a service cannot be shown."""
     in_homes = []
     for path in found:
         if any(path.is_relative_to(each) for each in _PRIVATE):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pwgrid.cli.install.installation import SERVICE_USER, Installation, Service, with_lines
-from pwgrid.cli.install.make_and_remove import Command, Step, TextFile, Wait, uid_of
+from pwgrid.cli.install.steps import Command, Step, TextFile, Wait, uid_of
 from pwgrid.cli.own_command import by_path
 from pwgrid.common.errors import GridError
 from pwgrid.common.paths import resource_dir
@@ -25,7 +25,7 @@ _USUAL: Final = ("/etc/supervisor/supervisord.conf", "/etc/supervisord.conf", "/
 _ROTATION: Final = Path("/etc/logrotate.d/pwgrid")
 _PROGRAM: Final = "pwgrid"
 _STARTS_WITHIN_S: Final = 120.0
-_LOOK_EVERY_S: Final = 0.5
+_POLL_INTERVAL_S: Final = 0.5
 _ANSWER_S: Final = 5.0
 
 TEMPORARY_DIR: Final = "/tmp"
@@ -166,7 +166,7 @@ def await_ready(conf: Path, about: Service) -> None:
             raise GridError(f"supervisord says of it: {state}")
         if time.monotonic() > until:
             raise GridError(f"it is not ready after {_STARTS_WITHIN_S:g} s; supervisord says of it: {state}")
-        time.sleep(_LOOK_EVERY_S)  # noqa: TID251 - supervisord tells nobody of what it has started
+        time.sleep(_POLL_INTERVAL_S)  # noqa: TID251 - supervisord tells nobody of what it has started
 
 
 def is_ready(host: str, port: int) -> bool:

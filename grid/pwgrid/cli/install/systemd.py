@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from pwgrid.cli.install.installation import Installation, InstallOptions, Service, with_lines
-from pwgrid.cli.install.make_and_remove import Command, Record, Step, TextFile
+from pwgrid.cli.install.record import Record
+from pwgrid.cli.install.steps import Command, Step, TextFile
 from pwgrid.common.paths import resource_dir
 
 _SERVICE: Final = "pwgrid.service"

@@ -79,7 +79,7 @@ class Watcher(threading.Thread):
 
     def _watch(self) -> NoReturn:
         while True:
-            self._tell(self._look())
+            self._tell(self._next_news())
             try:
                 request = self.requests.get(timeout=self._every_s)
             except queue.Empty:
@@ -97,7 +97,7 @@ class Watcher(threading.Thread):
             return str(error)
         return f"draining {', '.join(done['draining'])}" if "draining" in done else f"ending {done['ending']}"
 
-    def _look(self) -> News:
+    def _next_news(self) -> News:
         now = time.time()
         before = self._last
         try:
@@ -118,7 +118,7 @@ class Watcher(threading.Thread):
         try:
             seen = self._sessions.look(now)
         except RegistryUnavailable as error:
-            status["redis"]["error"] = str(error)
+            add_registry(status, error)
             return Snapshot(now, status, self._last.sessions), []
         add_registry(status, seen.snapshot)
         live = [session.as_json() for session in seen.live]

@@ -1,4 +1,4 @@
-"""Draws `pwgrid top` as lines of a given width and height. Knows no terminal."""
+"""Draws a grid for `pwgrid top`, as lines of text of a given width and height."""
 
 from __future__ import annotations
 

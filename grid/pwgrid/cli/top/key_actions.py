@@ -1,4 +1,4 @@
-"""Decides what a key means in `pwgrid top`: another row, a filter, a request to the master. Does no I/O."""
+"""Decides what a key means in `pwgrid top`: another row, a filter, a request to the master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A snapshot of a grid for `pwgrid top`, and the events between two snapshots. Does no I/O."""
+"""A snapshot of a grid for `pwgrid top`, and the events between two snapshots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides how long to wait before the next start after early deaths. Reads no clock and starts nothing."""
+"""Decides how long to wait before the next start after early deaths."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Backoff:
         return replace(self, deaths=0, died_at=-math.inf, not_before=-math.inf, reason=None)
 
     def retry_s(self, now: float) -> float:
-        """How long it still is until the next start, for the log."""
+        """Seconds until the next start, for the log."""
         return round(max(0.0, self.not_before - now), 2)
 
     def _delay_s(self, deaths: int) -> float:

@@ -1,5 +1,5 @@
-"""Decides what a changed configuration means for a running grid: what to refuse, scale and replace, and with which
-settings each child is forked: one that was forked with others is recycled. Does none of it."""
+"""Decides what a changed configuration means for a running grid: what to refuse, what to scale, and which children to
+replace, since they were forked with other settings."""
 
 from __future__ import annotations
 

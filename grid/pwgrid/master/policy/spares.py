@@ -1,5 +1,5 @@
-"""Decides how many spares a pool needs, so that a used-up worker always has a warm replacement. Measures nothing; times
-are monotonic seconds.
+"""Decides how many spares a pool needs, so that a used-up worker always has a warm replacement. Times are monotonic
+seconds.
 
 A worker is used up by the last session of its lifetime. A replacement takes a start time until it is warm, and sessions
 go on to begin meanwhile, at the pool's rate. So a pool needs one spare for each worker that these sessions can use up.

@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-SAID: Final = ("name", "run", "labels")
-"""What clients may say of themselves."""
+from pwgrid.common.types import GIVEN_BY_CLIENTS
 
 _PARTY: Final = ("pool", "run", "token")
 
@@ -64,7 +63,7 @@ def launched(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def holders(value: object) -> list[dict[str, Any]]:
     """Who has slots of a worker: what they have said of themselves, and how many slots."""
-    return list(_counted(value, SAID, "slots"))
+    return list(_counted(value, GIVEN_BY_CLIENTS, "slots"))
 
 
 def waiting_by_run(value: object) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Decides which workers the master starts and drains now, from those wanted and those there are. Does neither."""
+"""Decides which workers the master starts and drains now, from those wanted and those there are."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Decides what happens to a worker: its states are tables, and each method returns what the master has to do.
 
 A worker has three states at once: that of its service (`status`: pwgrid/common/worker_lifecycle.py), that of its
-process (`phase`), and what the master wants of it (`purpose`). There is a method for each thing that can happen. None
-does anything itself. Times are monotonic seconds.
+process (`phase`), and what the master wants of it (`purpose`). There is a method for each thing that can happen. Times
+are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final
 from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.worker_lifecycle import (
     BEFORE_A_DRAIN,
+    DrainTime,
     LifecycleError,
     WorkerEvent,
     WorkerStatus,
@@ -171,13 +172,20 @@ class WorkerLife:
                 life.ready_by = now + settings.launch_timeout + LAUNCH_GRACE_S
         else:
             life = cls(Purpose.RECYCLE, WorkerStatus.DRAINING, Phase.AWAITED)
-            life._limit_drain(now + settings.recycle_drain_timeout if sessions_until is None else sessions_until)
+            life._limit_drain(now + DrainTime.RECYCLE.seconds(settings) if sessions_until is None else sessions_until)
         return life
 
     @property
     def is_capacity(self) -> bool:
         """Whether it serves, or will serve."""
         return self.status in BEFORE_A_DRAIN
+
+    @property
+    def drain_time(self) -> DrainTime:
+        """What bounds how long the sessions of its drain may go on."""
+        if self.purpose is Purpose.END_NOW:
+            return DrainTime.NOW
+        return DrainTime.END if self.purpose > Purpose.RECYCLE else DrainTime.RECYCLE
 
     @property
     def has_process(self) -> bool:
@@ -212,7 +220,7 @@ class WorkerLife:
                 self.ready_by = now + SERVE_GRACE_S
             case WorkerStatus.DRAINING:
                 self.reason = self.reason or reason
-                self._limit_drain(now + (settings.recycle_drain_timeout if drain_s is None else drain_s))
+                self._limit_drain(now + (DrainTime.RECYCLE.seconds(settings) if drain_s is None else drain_s))
             case WorkerStatus.STOPPED if event is WorkerEvent.FAILS:
                 self.reason, self.has_failed = reason, not self.successors
                 self.drain_by = min(self.drain_by, now + DRAIN_GRACE_S)
@@ -259,7 +267,7 @@ class WorkerLife:
         was = self.purpose
         is_second = was is wanted is Purpose.END_FOR_OPERATOR
         self.purpose = Purpose.END_NOW if is_second else max(was, wanted)
-        until, is_now = now + self._drain_s(settings), self.purpose is Purpose.END_NOW
+        until, is_now = now + self.drain_time.seconds(settings), self.purpose is Purpose.END_NOW
         if self.status is not WorkerStatus.DRAINING:
             self.reason = self.reason or reason
         elif until < self.sessions_until:
@@ -324,7 +332,7 @@ class WorkerLife:
         self._advance_phase(PhaseEvent.IS_SUCCEEDED)
         self.successors += 1
         self.purpose = max(self.purpose, Purpose.RECYCLE)
-        self._limit_drain(now + self._drain_s(settings))
+        self._limit_drain(now + self.drain_time.seconds(settings))
 
     def gets_no_successor(self) -> list[Action]:
         """No successor could be forked: no process or descriptor was free."""
@@ -346,12 +354,6 @@ class WorkerLife:
     def _advance_status(self, event: WorkerEvent) -> None:
         repeated = REPEATED.get((self.status, event)) if self.phase is Phase.REPEATING else None
         self.status = repeated or advance(self.status, event)
-
-    def _drain_s(self, settings: Settings) -> float:
-        """How many seconds its sessions may still go on, by its purpose."""
-        if self.purpose is Purpose.END_NOW:
-            return 0.0
-        return settings.recycle_drain_timeout if self.purpose is Purpose.RECYCLE else settings.drain_timeout
 
     def _limit_drain(self, until: float, grace_s: float = DRAIN_GRACE_S) -> None:
         self.sessions_until = min(self.sessions_until, until)

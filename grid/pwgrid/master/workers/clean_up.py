@@ -1,5 +1,5 @@
-"""Kills what ended workers have left, until there is nothing, and removes their directories. Waits for no process that
-the kernel cannot end: it is tried again, ever more rarely, while the pool and the stop of the grid go on."""
+"""Kills what ended workers have left, until there is nothing, and removes their directories. A process that the kernel
+cannot end is tried again, ever more rarely, while the pool, or the stop of the grid, goes on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 SHORTEST_S: Final = 0.02
 LONGEST_S: Final = 60.0
-TOLD_AGAIN_S: Final = 600.0
+LOG_INTERVAL_S: Final = 600.0
 SHORTAGE_S: Final = 1.0
 """After so long it looks at the host's processes again, if it could not for want of a descriptor."""
 
@@ -41,7 +41,7 @@ class _DeadWorker:
     is_over: bool = False
 
     def pids(self) -> list[int]:
-        """Those that live. Raises OSError."""
+        """The pids that still live. Raises OSError."""
         return sorted(process.pid for process in self.tree.known if is_alive(process))
 
 
@@ -107,7 +107,7 @@ class CleanUp:
             about="SIGKILL does not end them: the kernel waits for something, such as a disk or a network file system, "
             "or they are another user's",
         )
-        worker.tell_at = now + TOLD_AGAIN_S
+        worker.tell_at = now + LOG_INTERVAL_S
         if not worker.is_over:
             worker.is_over = True
             self._on_over(worker_id)

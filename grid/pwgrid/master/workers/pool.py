@@ -1,4 +1,4 @@
-"""One pool: how many workers it should have, its backoff, and why it is short of workers. Starts none."""
+"""One pool: how many workers it should have, its backoff, and why it is short of workers."""
 
 from __future__ import annotations
 

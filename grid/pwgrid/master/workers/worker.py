@@ -389,6 +389,7 @@ class Worker:
                 adopt_node_pid=node_pid,
                 registry_seen=True,
                 sessions_until=until,
+                drain_time=self.life.drain_time,
                 tokens_file=config.parts.tokens_file,
             )
             return config.roles.worker(boot)
@@ -444,13 +445,7 @@ class Worker:
     def _drain_command(self, now: float) -> Frame:
         life = self.life
         timeout_s = round(max(0.0, life.sessions_until - now), 1)
-        is_recycle, is_now = life.purpose is Purpose.RECYCLE, life.purpose is Purpose.END_NOW
-        return {
-            "reason": _data(life.reason),
-            "timeoutS": timeout_s,
-            "recycle": is_recycle,
-            "now": is_now,
-        }
+        return {"reason": _data(life.reason), "timeoutS": timeout_s, "within": life.drain_time}
 
     def _tell_lost(self, command: str) -> None:
         reason = _told(self.life.reason)

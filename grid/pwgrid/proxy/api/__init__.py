@@ -1,1 +1,1 @@
-"""The HTTP API: health, readiness, metrics, workers, sessions. Touches no session's socket."""
+"""The HTTP API: health, readiness, metrics, workers, sessions."""

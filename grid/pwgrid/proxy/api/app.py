@@ -7,15 +7,16 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 
 from pwgrid import __version__
-from pwgrid.proxy.api import dashboard_and_docs_files, not_a_websocket
-from pwgrid.proxy.api.dashboard_and_live_view import live_routes
+from pwgrid.proxy.api import dashboard_files, docs_pages, not_a_websocket
 from pwgrid.proxy.api.errors import HANDLERS, problems
 from pwgrid.proxy.api.grid import health_routes, operator_routes, pool_command_routes
 from pwgrid.proxy.api.leases import lease_routes
+from pwgrid.proxy.api.live_view import live_view_route
 from pwgrid.proxy.api.metrics import RequestCounts, Requests, metrics_route
+from pwgrid.proxy.api.page_socket import page_route
 from pwgrid.proxy.api.requests_as_sent import RequestsAsSent
 from pwgrid.proxy.api.requests_without_route import UsualRequests, WithoutRoute
-from pwgrid.proxy.api.roles_and_body_limits import check_all_name_a_role
+from pwgrid.proxy.api.roles import check_all_name_a_role
 from pwgrid.proxy.api.sessions import session_routes
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.services import Services
@@ -48,7 +49,8 @@ def create_app(grid: Services, access: Access) -> FastAPI:
     routers: list[tuple[APIRouter, dict[str, Any]]] = [
         (health_routes(grid), {}),
         (not_a_websocket.router, {}),
-        (dashboard_and_docs_files.router, {}),
+        (dashboard_files.router, {}),
+        (docs_pages.router, {}),
         (session_routes(grid), takes_token),  # its security scheme is for /docs
         (lease_routes(grid), takes_token),
         (operator_routes(grid), takes_token),
@@ -58,7 +60,8 @@ def create_app(grid: Services, access: Access) -> FastAPI:
     for router, of_all in routers:
         check_all_name_a_role(router)
         app.include_router(router, **of_all)
-    app.include_router(live_routes(grid))  # WebSockets, which check roles themselves
+    for sockets in (page_route(grid), live_view_route(grid)):  # WebSockets check roles themselves
+        app.include_router(sockets)
     routes = [route for router, _ in routers for route in router.routes if isinstance(route, APIRoute)]
     app.router.routes.append(WithoutRoute(routes))
     return app

@@ -58,7 +58,7 @@ async def _on_http_error(_request: Request, error: HTTPException) -> Response:
 
 
 async def _on_client_gone(_request: Request, _gone: ClientGone) -> Response:
-    """The status that web servers log for a client that has left; nobody reads the answer."""
+    """Answers a client that has left with the status that web servers log for that; nobody reads it."""
     return Response(status_code=499)
 
 

@@ -9,8 +9,9 @@ from pwgrid import __version__
 from pwgrid.common.errors import GridError, Refused
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.api import models
+from pwgrid.proxy.api.bounded_body import BoundedBody
 from pwgrid.proxy.api.errors import problems
-from pwgrid.proxy.api.roles_and_body_limits import NEEDS_OPERATOR, OPEN_TO_ALL, BoundedBody, Operator
+from pwgrid.proxy.api.roles import NEEDS_OPERATOR, OPEN_TO_ALL, Operator
 from pwgrid.proxy.policy.access import ANYBODY
 from pwgrid.proxy.policy.refusal import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, Refusal, no_capacity
 from pwgrid.proxy.roster import PoolView

@@ -15,10 +15,11 @@ from starlette.requests import Request
 from pwgrid.common.label_keys import LabelKey, LabelKeyError, parse
 from pwgrid.common.session_lifecycle import LIVE, HeldAs
 from pwgrid.proxy.api import models
+from pwgrid.proxy.api.bounded_body import BoundedBody
 from pwgrid.proxy.api.errors import problems
 from pwgrid.proxy.api.models import Cursor, NoneIfEmpty, PageSize
 from pwgrid.proxy.api.requests_as_sent import arrival_of
-from pwgrid.proxy.api.roles_and_body_limits import NEEDS_CLIENT, BoundedBody, Client
+from pwgrid.proxy.api.roles import NEEDS_CLIENT, Client
 from pwgrid.proxy.client_traces import attempting
 from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.lend import GrantedLease, LeaseId, answered, ask_about, lend
@@ -115,7 +116,7 @@ def check(label_key: str | None) -> None:
 
 @contextlib.contextmanager
 def _refusal_told(gateway: Gateway, request: Request) -> Iterator[None]:
-    """A refused borrow is in the log and on the page, as a refused connect is."""
+    """Writes a refused borrow into the log and onto the page, as is done with a refused connect."""
     try:
         yield
     except Refusal as refusal:

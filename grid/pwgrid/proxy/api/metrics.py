@@ -31,7 +31,7 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.errors import JSON
 from pwgrid.proxy.api.models import NoneIfEmpty
-from pwgrid.proxy.api.roles_and_body_limits import NEEDS_OPERATOR
+from pwgrid.proxy.api.roles import NEEDS_OPERATOR
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.services import Services
 from pwgrid.registry.records import RegistrySnapshot, WorkerRecord
@@ -50,7 +50,7 @@ _MAKES: Final = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily, "hi
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric. Whatever is made is in `ALL`."""
+    """One metric. Each one that is made is added to `ALL`."""
 
     kind: str
     """One of _MAKES. A gauge rises and falls, a counter only rises, a histogram counts figures by upper bounds."""

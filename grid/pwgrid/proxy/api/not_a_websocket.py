@@ -6,10 +6,10 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from pwgrid.proxy.api.dashboard_and_docs_files import file_of_dashboard
+from pwgrid.proxy.api.dashboard_files import file_of_dashboard
 from pwgrid.proxy.api.errors import refused
 from pwgrid.proxy.api.requests_as_sent import arrival_of
-from pwgrid.proxy.api.roles_and_body_limits import OPEN_TO_ALL
+from pwgrid.proxy.api.roles import OPEN_TO_ALL
 from pwgrid.proxy.policy.connect_request import CONNECT_HINT
 from pwgrid.proxy.policy.refusal import Refusal
 

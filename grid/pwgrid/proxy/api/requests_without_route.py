@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pwgrid.proxy.api.roles_and_body_limits import check_client, check_role
+from pwgrid.proxy.api.roles import check_client, check_role
 from pwgrid.proxy.policy.refusal import Refusal, nothing_at
 
 _WITH_SLASH: Final = ("/", "/dashboard/")

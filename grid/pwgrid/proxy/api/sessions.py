@@ -9,7 +9,7 @@ from pwgrid.common.types import BrowserType
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.errors import problems
 from pwgrid.proxy.api.models import Cursor, NoneIfEmpty, PageSize
-from pwgrid.proxy.api.roles_and_body_limits import NEEDS_CLIENT, Client
+from pwgrid.proxy.api.roles import NEEDS_CLIENT, Client
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.services import Services

@@ -1,6 +1,6 @@
 """One client's way to a browser server: its upgrade head, the decision, a slot, the handoff, another if it fails.
 
-Owns a client's socket only until a worker has it; sees none of the session's bytes.
+It owns the client's socket until a worker has it.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from websockets.http11 import Request
 from pwgrid.common.reasons import EndReason, OfferRefusal
 from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.proxy.client_traces import Attempt, attempting
+from pwgrid.proxy.connect.first_bytes import parse_head
 from pwgrid.proxy.connect.gateway import SUCCESSOR_S, Gateway
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, clear_marks, may_be_served
-from pwgrid.proxy.connect.http_or_upgrade import parse_head
 from pwgrid.proxy.policy.arrival import Address, Arrival
 from pwgrid.proxy.policy.connect_request import ConnectRequest, LeasePath, browser_server_headers, decide
 from pwgrid.proxy.policy.refusal import Refusal, no_capacity, no_such_lease
@@ -188,7 +188,7 @@ class ConnectingClient(asyncio.Protocol):
         until = self._loop.time() + SUCCESSOR_S
         reason = ""
         while True:
-            session_id = f"{lease.lease_id}{records.WITH_LEASE}{secrets.token_hex(4)}"
+            session_id = secrets.token_hex(8)
             try:
                 served_at = await self._offer(lease.worker_id, session_id)
                 break
@@ -196,7 +196,8 @@ class ConnectingClient(asyncio.Protocol):
                 if await may_be_served(self._sock, failure):
                     served_at = time.monotonic()
                     break
-                log.info("offer_failed", worker=lease.worker_id, session=session_id, reason=failure.reason)
+                ids = {"worker": lease.worker_id, "lease": lease.lease_id, "session": session_id}
+                log.info("offer_failed", **ids, reason=failure.reason)
                 self._transport.resume_reading()
                 # In use after a try that was left unanswered: by this very client.
                 reason = reason if reason and failure.reason == OfferRefusal.IN_USE else failure.reason
@@ -204,7 +205,7 @@ class ConnectingClient(asyncio.Protocol):
                     is_known = lease.worker_id in gateway.roster.workers
                     ended = failure.ended or (EndReason.GRID_STOPPED if gateway.roster.stopping else None)
                     raise _lease_not_served(reason, ended, is_known=is_known) from None
-        self._let_go(lease.worker_id, session_id, served_at)
+        self._let_go(lease.worker_id, session_id, served_at, lease.lease_id)
 
     # Both
 
@@ -226,12 +227,12 @@ class ConnectingClient(asyncio.Protocol):
         local = self._transport.get_extra_info("sockname")
         return bool(local and client != local[0])
 
-    def _let_go(self, worker_id: str, session_id: str, served_at: float) -> None:
+    def _let_go(self, worker_id: str, session_id: str, served_at: float, lease_id: str | None = None) -> None:
         """Counts a client that is served, or may be, and closes this copy of its socket."""
         self._gateway.figures.handed_off += 1
         self._transport.abort()
         if self._attempt is not None:
-            self._attempt.served(worker_id, session_id, served_at)
+            self._attempt.served(worker_id, session_id=session_id, lease_id=lease_id, at=served_at)
 
     async def _offer(self, worker_id: str, session_id: str) -> float:
         """Offers the client to the worker. Returns since when its browser server has it. Raises HandoffFailure,

@@ -1,4 +1,4 @@
-"""What one proxy measures of its clients' connects, for the metrics. Renders nothing."""
+"""What one proxy measures of its clients' connects, for the metrics."""
 
 from __future__ import annotations
 

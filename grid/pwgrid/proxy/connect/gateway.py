@@ -29,7 +29,7 @@ from pwgrid.settings.model import Settings
 SUCCESSOR_S: Final = 5.0
 """How long clients with leases of a worker that died wait for its successor."""
 
-SUCCESSOR_LOOK_S: Final = 0.05
+SUCCESSOR_POLL_INTERVAL_S: Final = 0.05
 
 
 log = structlog.get_logger()
@@ -96,7 +96,7 @@ class Gateway:
                 try:
                     return await delivery.offer(worker_id)
                 except HandoffFailure as failure:
-                    log.info("offer_failed", worker=worker_id, session=claim.session_id, reason=failure.reason)
+                    log.info("offer_failed", worker=worker_id, **claim.named, reason=failure.reason)
                     self.selector.not_taken(claim, worker_id, failure.reason)
                     if (delivered := await delivery.taken_all_the_same(worker_id, failure)) is not None:
                         return delivered
@@ -166,7 +166,7 @@ class Gateway:
     async def may_answer_again(self, worker_id: str, until: float) -> bool:
         """Waits a moment. Returns whether a worker that is gone may still get a successor: the master lists it, and the
         loop's clock is before `until`."""
-        await asyncio.sleep(SUCCESSOR_LOOK_S)  # no event tells that the successor listens
+        await asyncio.sleep(SUCCESSOR_POLL_INTERVAL_S)  # no event tells that the successor listens
         return worker_id in self.roster.workers and asyncio.get_running_loop().time() < until
 
     def closed(self) -> Refusal | None:

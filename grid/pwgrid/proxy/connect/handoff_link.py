@@ -1,5 +1,4 @@
-"""Sends accepted sockets to workers over their handoff sockets, and asks workers about leases. Chooses no worker,
-answers no client."""
+"""Sends accepted sockets to workers over their handoff sockets, and asks workers about leases."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from pwgrid.runtime.directory import worker_dir
 _ANSWER_BYTES: Final = 4096
 _NO_FD: Final = -1
 _LATE_ANSWER_S: Final = 0.25
-_LOOK_S: Final = 0.005
+_MARK_POLL_INTERVAL_S: Final = 0.005
 """How often to look whether a browser server has got the client of a worker that died; usually it takes 1 ms."""
 
 _IN_TIME_S: Final = 0.05
@@ -110,7 +109,7 @@ class HandoffLink:
         return answer
 
     def close(self, reason: str, *, is_dead: bool = False) -> None:
-        """Ends the link; what is pending fails with `reason`. `is_dead`: the worker's end was closed first."""
+        """Ends the link; what is pending fails with `reason`. `is_dead`: the worker has closed its end first."""
         if self.closed:
             return
         self.closed = True
@@ -287,7 +286,7 @@ async def may_be_served(sock: socket.socket, failure: HandoffFailure) -> bool:
     while not is_served(sock):
         if loop.time() >= failure.open_until:
             return False
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_MARK_POLL_INTERVAL_S)
     return True
 
 

@@ -19,7 +19,7 @@ from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.select.claim import Claim
 from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S
 from pwgrid.registry import records
-from pwgrid.registry.records import EXPIRES_AT, LEASE
+from pwgrid.registry.records import EXPIRES_AT
 
 _LEASE_ID: Final = re.compile(r"([0-9a-f]{1,32})-([0-9a-f]{16})")
 
@@ -49,8 +49,6 @@ class GrantedLease:
     lease_id: LeaseId
     path: str
     expires_at: float
-    hears_of_answer: bool
-    """Whether its worker wants to hear that the borrower has it; a worker of an earlier version does not."""
 
 
 async def lend(gateway: Gateway, claim: Claim, ttl_s: float, attempt: Attempt | None = None) -> GrantedLease:
@@ -63,7 +61,7 @@ async def lend(gateway: Gateway, claim: Claim, ttl_s: float, attempt: Attempt | 
     claim.fields = {**claim.fields, EXPIRES_AT: f"{time.time() + ttl_s:.3f}"}
     lent = await gateway.place(claim, _Lending(gateway, claim, ttl_s, attempt), attempt)
     if attempt is not None:
-        attempt.served(lent.lease_id.worker_id, claim.session_id)
+        attempt.served(lent.lease_id.worker_id, lease_id=claim.session_id)
     return lent
 
 
@@ -81,7 +79,7 @@ class _Lending:
         # The time in line does not count. Its worker's next heartbeat tells Redis.
         since, expires_at = time.monotonic(), time.time() + self.ttl_s
         secret = secrets.token_urlsafe(24)
-        lease_id = LeaseId(worker_id, self.claim.session_id.removeprefix(LEASE))
+        lease_id = LeaseId(worker_id, self.claim.session_id)
         path = f"/lease/{self.claim.browser_type}/{worker_id}/{lease_id.own}.{secret}"
         refused = None
         try:
@@ -89,14 +87,14 @@ class _Lending:
             if self.claim.abandoned:
                 await self._asks(lease_id, "drop")
                 raise HandoffFailure("its client has gone")
-            kept = await self._keep(lease_id)
+            await self._keep(lease_id)
         except HandoffFailure as failure:
             refused = failure.reason
             raise
         finally:
             if self.attempt is not None:
                 self.attempt.offered("keep", since, time.monotonic(), worker_id, refused)
-        return GrantedLease(lease_id, path, expires_at, bool(kept.get("hearsOfAnswer")))
+        return GrantedLease(lease_id, path, expires_at)
 
     async def taken_all_the_same(self, _worker_id: str, _failure: HandoffFailure) -> None:
         """A lease whose worker has not said that it keeps it is none."""
@@ -112,21 +110,20 @@ class _Lending:
             "told": {name: text for name, text in claim.told().items() if name != EXPIRES_AT},
         }
 
-    async def _keep(self, lease_id: LeaseId) -> dict[str, Any]:
+    async def _keep(self, lease_id: LeaseId) -> None:
         try:
-            return await self._asks(lease_id, "keep", saysWhenAnswered=True)
+            await self._asks(lease_id, "keep")
         except HandoffFailure as failure:
             if not failure.is_refusal:  # it may have kept the lease without having answered
                 with contextlib.suppress(HandoffFailure):
                     await self._asks(lease_id, "return")
             raise
 
-    async def _asks(self, lease_id: LeaseId, do: str, **more: object) -> dict[str, Any]:
-        """Returns the worker's answer. Raises HandoffFailure if it refuses, or gives none."""
+    async def _asks(self, lease_id: LeaseId, do: str, **more: object) -> None:
+        """Raises HandoffFailure if the worker refuses, or gives no answer."""
         answer = await self.gateway.handoffs.ask(lease_id.worker_id, {"id": lease_id.own, "do": do, **more})
         if answer["refused"] is not None:
             raise HandoffFailure(answer["refused"], is_refusal=True)
-        return answer
 
 
 async def answered(gateway: Gateway, lent: GrantedLease, claim: Claim, watch: asyncio.Task[None]) -> None:
@@ -135,9 +132,8 @@ async def answered(gateway: Gateway, lent: GrantedLease, claim: Claim, watch: as
     watch.cancel()
     is_gone = claim.abandoned
     await asyncio.sleep(0)  # uvloop writes at the end of the loop's round
-    if lent.hears_of_answer:
-        with contextlib.suppress(Refusal):  # a worker that stays silent is lost, and its leases with it
-            await ask_about(gateway, lent.lease_id, {"do": "unanswered" if is_gone else "answered"})
+    with contextlib.suppress(Refusal):  # a worker that stays silent is lost, and its leases with it
+        await ask_about(gateway, lent.lease_id, {"do": "unanswered" if is_gone else "answered"})
 
 
 async def ask_about(gateway: Gateway, lease_id: LeaseId, question: Mapping[str, object]) -> dict[str, Any] | None:

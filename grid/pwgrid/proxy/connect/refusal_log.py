@@ -1,4 +1,4 @@
-"""Logs refused connects and borrows: the first of a host at once, further ones as a count. Refuses nobody itself."""
+"""Logs refused connects and borrows: the first of a host at once, further ones as a count."""
 
 import asyncio
 from collections.abc import Callable

@@ -284,7 +284,7 @@ class Feed:
             await self._keep(self._sample())
 
     async def _keep(self, sample: Sample) -> None:
-        """Also finds out whether a Redis that answers takes writes."""
+        """Keeps a sample in Redis, which also tells whether a Redis that answers takes writes."""
         try:
             text = _SAMPLE.dump_json(sample).decode()
             await self._registry.keep_sample(text, at_most=MOST_SAMPLES, ttl_s=HOUR_S)

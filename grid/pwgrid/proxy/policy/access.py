@@ -1,4 +1,4 @@
-"""Decides who may use the grid, and with which identity, by Host, token and Origin. Reads no file, no clock."""
+"""Decides who may use the grid, and with which identity, by Host, token and Origin."""
 
 import hmac
 import math

@@ -1,5 +1,5 @@
 """How a request has come: from which client, and to which address of the grid. What the header fields of reverse
-proxies say of that counts only from trusted ones. Reads no socket."""
+proxies say of that counts only from trusted ones."""
 
 import re
 from collections.abc import Callable, Iterator

@@ -1,5 +1,4 @@
-"""Decides who in line is next: parties take turns, and within a party the first to come is first. Knows no slot, no
-clock.
+"""Decides who in line is next: parties take turns, and within a party the first to come is first.
 
 A party is all clients with the same token and run. Parties take turns, not clients: a run with forty clients is served
 as often as one with four.

@@ -1,5 +1,5 @@
-"""Makes what the dashboard shows: tables from what the proxy knows, what has changed in them, and events, as sentences
-for people, from two states of the grid. Keeps none of them."""
+"""Makes what the dashboard shows: tables of what the proxy knows, the changes between two of them, and events as
+sentences for people."""
 
 from __future__ import annotations
 

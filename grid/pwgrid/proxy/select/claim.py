@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.policy.fair_line import Party
-from pwgrid.registry.records import CAPS, LEASE
+from pwgrid.registry.records import CAPS
 
 
 class ClientGone(Exception):
@@ -55,6 +55,11 @@ class Claim:
             self.take_another_id()
 
     @property
+    def named(self) -> dict[str, str]:
+        """Its id as a field of a log line."""
+        return {self.kind.value: self.session_id}
+
+    @property
     def party(self) -> Party:
         return Party(self.token, self.run)
 
@@ -64,7 +69,7 @@ class Claim:
 
     def take_another_id(self) -> None:
         """What went wrong with the id before may still be on record."""
-        self.session_id = (LEASE if self.kind is HeldAs.LEASE else "") + secrets.token_hex(8)
+        self.session_id = secrets.token_hex(8)
 
     def eligible_as(self) -> Hashable:
         """At one moment the registry has the same answer for all claims for which this is equal."""

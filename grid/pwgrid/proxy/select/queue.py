@@ -1,4 +1,4 @@
-"""The lines in which clients wait for slots. Runs take turns; events wake the lines, nothing polls. Owns no socket."""
+"""The lines in which clients wait for slots. Runs take turns, and events wake the lines."""
 
 import asyncio
 from collections import Counter, defaultdict

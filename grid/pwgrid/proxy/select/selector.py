@@ -47,6 +47,7 @@ class Selector:
         try:
             worker_id = await self._registry.select(
                 claim.browser_type,
+                kind=claim.kind,
                 max_concurrent=pool.slots if pool else settings.max_concurrent_sessions,
                 max_lifetime=pool.lifetime if pool else settings.max_lifetime_sessions,
                 session_id=claim.session_id,
@@ -108,9 +109,9 @@ class Selector:
         if claim.chosen_locally:
             return
         try:
-            await self._registry.rollback(claim.session_id)
+            await self._registry.rollback(claim.session_id, claim.kind)
         except RegistryUnavailable as error:
-            log.warning("slot_freed_when_lease_expires", session=claim.session_id, error=str(error))
+            log.warning("slot_freed_when_lease_expires", **claim.named, error=str(error))
 
     async def check_endpoint(self, browser_type: BrowserType, worker_id: str, path: str) -> None:
         """Raises Refusal unless the path, which names the worker, has the secret of its registered endpoint."""

@@ -6,6 +6,8 @@
 // any more.
 'use strict';
 
+const { COUNTED_FROM_BYTES, MOST_VALUES, MOST_VALUES_OF_BROWSER, tooManyValuesIn } = require('./message_bounds.cjs');
+
 const MIB = 1024 * 1024;
 const ENDS_BYTES = 1024; // of a message that is dropped: its id and its session are in its first or last bytes
 const END_OF_MESSAGE = 0;
@@ -82,22 +84,29 @@ const RUNS_SCRIPT = /^(Runtime\.(evaluate|callFunction(On)?)|script\.(evaluate|c
 // `commandOf(id, sessionId)` returns which command a message answers, if that is known.
 // Chromium: {"id":1,"result":{…},"sessionId":"A"}. Firefox: {"id":1,"sessionId":"A","result":{…}}, or over BiDi
 // {"type":"success","id":1,"result":{…}}. WebKit: {"result":{…},"id":1}. No page can write a quotation mark into these.
-function answerFor(head, tail, bytes, mostBytes, commandOf) {
-  const text = `what the browser answers has ${Math.ceil(bytes / MIB)} MiB, and no message may have more than ${mostBytes / MIB}`;
+function answerFor(head, tail, text, commandOf) {
   const thrown = { exceptionDetails: { text } };
-  const bidi = /^\{"type":"\w+","id":(\d+),/.exec(head);
-  if (bidi) {
-    const id = Number(bidi[1]);
+  const { id, sessionId, isBidi } = idOf(head, tail);
+  if (!id)
+    return null;
+  if (isBidi) {
     if (RUNS_SCRIPT.test(commandOf(id)))
       return { type: 'success', id, result: { type: 'exception', ...thrown } };
     return { type: 'error', id, error: 'unknown error', message: text };
   }
-  const id = Number((/^\{"id":(\d+),/.exec(head) ?? /,"id":(\d+)\}$/.exec(tail))?.[1]);
-  if (!id)
-    return null;
-  const sessionId = (/^\{"id":\d+,"sessionId":"([^"]*)"/.exec(head) ?? /,"sessionId":"([^"]*)"\}$/.exec(tail))?.[1];
   const answer = RUNS_SCRIPT.test(commandOf(id, sessionId)) ? { result: thrown } : { error: { code: -32000, message: text } };
   return { id, ...answer, ...sessionId && { sessionId } };
+}
+
+// Which command a message answers; without an id it is no answer.
+function idOf(head, tail) {
+  const bidi = /^\{"type":"\w+","id":(\d+),/.exec(head);
+  if (bidi)
+    return { id: Number(bidi[1]), isBidi: true };
+  return {
+    id: Number((/^\{"id":(\d+),/.exec(head) ?? /,"id":(\d+)\}$/.exec(tail))?.[1]),
+    sessionId: (/^\{"id":\d+,"sessionId":"([^"]*)"/.exec(head) ?? /,"sessionId":"([^"]*)"\}$/.exec(tail))?.[1],
+  };
 }
 
 // What a dropped message was, for the log.
@@ -106,7 +115,8 @@ function named(head) {
 }
 
 // Stands between one browser and Playwright's connection to it. `hooks`: onDropped(what, bytes) for a message that was too
-// long, onBroken(error) when nothing can be told apart any more, onError(error) for a message that Playwright fails at.
+// long, onBroken(error) when nothing can be told apart any more, onError(error) for a message that Playwright fails at, and
+// work(message, handle) in which a message is handled.
 class BrowserMessages {
   // Playwright's clients take no message above this (`maxPayload` of their WebSocket), so nothing is lost that one could get.
   static mostBytes = 256 * MIB;
@@ -162,6 +172,9 @@ class BrowserMessages {
   deliver(text) {
     if (this.isBroken)
       return;
+    const tooLarge = text.length >= COUNTED_FROM_BYTES && this.tooManyValues(text);
+    if (tooLarge)
+      return this.drop(text.slice(0, ENDS_BYTES), text.slice(-ENDS_BYTES), text.length, tooLarge);
     let message;
     try {
       message = JSON.parse(text);
@@ -175,15 +188,27 @@ class BrowserMessages {
   // Playwright's connection takes a message at once or as a promise. Its handlers of events run later, and fail elsewhere.
   handle(onmessage, message) {
     try {
-      onmessage?.call(null, message)?.catch?.(this.hooks.onError);
+      this.hooks.work(message, () => onmessage?.call(null, message)?.catch?.(this.hooks.onError));
     } catch (error) {
       this.hooks.onError(error);
     }
   }
 
+  // What a script gives its client is checked and copied value by value.
+  tooManyValues(text) {
+    const { id, sessionId } = idOf(text.slice(0, ENDS_BYTES), text.slice(-ENDS_BYTES));
+    const isOfScript = id && RUNS_SCRIPT.test(this.commandOf(id, sessionId));
+    return tooManyValuesIn(text, isOfScript ? MOST_VALUES : MOST_VALUES_OF_BROWSER);
+  }
+
   tooLong(head, tail, bytes) {
+    const most = BrowserMessages.mostBytes / MIB;
+    this.drop(head, tail, bytes, `what the browser answers has ${Math.ceil(bytes / MIB)} MiB, and no message may have more than ${most}`);
+  }
+
+  drop(head, tail, bytes, why) {
     this.hooks.onDropped(named(head), bytes);
-    const answer = answerFor(head, tail, bytes, BrowserMessages.mostBytes, (...asked) => this.commandOf(...asked));
+    const answer = answerFor(head, tail, why, (...asked) => this.commandOf(...asked));
     if (answer)
       setImmediate(() => this.handle(this.transport.onmessage, answer));
   }

@@ -9,6 +9,12 @@ const path = require('node:path');
 const { AsyncLocalStorage } = require('node:async_hooks');
 const { setTimeout: sleep } = require('node:timers/promises');
 
+const { boundBodies } = require('./client_bodies.cjs');
+const { boundPatterns } = require('./client_patterns.cjs');
+const { EventOwners } = require('./event_owners.cjs');
+const { boundComparisons } = require('./image_bounds.cjs');
+const { MemoryGiver } = require('./give_memory_back.cjs');
+const { judgeSize } = require('./message_bounds.cjs');
 const { ENDS_THE_SESSION, isWellFormed, judge, judgeNavigation } = require('./message_guard.cjs');
 const { INTERNAL_ERROR } = require('./session.cjs');
 const { SessionDirectories } = require('./session_directories.cjs');
@@ -18,6 +24,7 @@ const END_LIMIT_MS = 5_000; // for what a client has under way when it goes; the
 const MALFORMED = 1007; // playwright's own code for a message that is not JSON
 const ENDED_BY_CLIENT = 'client closed the browser';
 const MESSAGE_FAILED = 'message failed';
+const TOO_MUCH_WORK = 'too much work';
 const CLOSED_WITH_CLIENT = 'its client has gone';
 const kClient = Symbol('client'); // property of a Playwright connection, and of a context
 // What a command over CDP makes: how its answer names it, and the command that undoes it.
@@ -75,7 +82,7 @@ class Client {
       return true;
     if (message.method === 'send')
       this.isBrowserLevel = dispatcher._parent?._type === 'Browser';
-    const verdict = judge(dispatcher._type, message.method, message.params, this);
+    const verdict = judge(dispatcher._type, message.method, message.params, this) ?? judgeSize(message.method, message.params);
     if (!verdict)
       return true;
     if (verdict === ENDS_THE_SESSION) {
@@ -119,8 +126,12 @@ class Client {
   made(dispatcher) {
     if (dispatcher._type === 'Browser')
       this.ownBrowser(dispatcher);
+    else if (dispatcher._type === 'APIRequestContext')
+      this.clients.ownBodies(dispatcher._object, this);
     else if (dispatcher._type === 'CDPSession')
       this.ownCdpSession(dispatcher);
+    else if (dispatcher._type === 'Page')
+      boundComparisons(dispatcher);
     else if (dispatcher._type === 'Stream')
       this.ownStream(dispatcher._object.stream);
     else if (dispatcher._type === 'WritableStream')
@@ -288,6 +299,7 @@ class Client {
     if (this.directory)
       await this.clients.directories.giveBack(this.directory).catch(console.error);
     byDirectory.delete(this.directory);
+    this.clients.memory.clientLeft();
   }
 }
 
@@ -302,12 +314,29 @@ class Clients {
     this.isBrowserGoing = false;
     this.going = null;
     this.running = new AsyncLocalStorage(); // the client that is being admitted, or whose message is being dispatched
+    this.eventOf = new AsyncLocalStorage(); // the client about whose page an event of the browser is
+    this.owners = null; // of the events, of class EventOwners
     this.navigates = false; // its navigations are judged
     this.listeners = new Set(); // for the browser's end, as far as it is known whose they are
     this.directories = new SessionDirectories(options.sessionsDirectory);
     this.byDirectory = new Map(); // clients that have one
     this.wrapDispatcher(playwright._connection.toImpl(playwright._connection));
     this.wrapSpawn();
+    this.memory = new MemoryGiver();
+    this.ownBodies = boundBodies(() => this.running.getStore());
+    boundPatterns(() => this.inWork(), client => client.session.end('grid', TOO_MUCH_WORK));
+  }
+
+  // The client for which this process works now, if it is known.
+  inWork() {
+    return this.running.getStore() ?? this.eventOf.getStore();
+  }
+
+  // Runs `handle`, in which Playwright handles this message of the browser.
+  workOn(message, handle) {
+    const client = this.owners.of(message);
+    client?.session.server.workMark.begins(client.session.id);
+    return this.eventOf.run(client, handle);
   }
 
   // Runs `upgrade`, in which Playwright makes this session's connection.
@@ -353,6 +382,7 @@ class Clients {
   // browser, so a shared browser has no log.
   ownBrowser(browser) {
     this.browser = browser;
+    this.owners = new EventOwners(browser, context => context[kClient]);
     browser.on('disconnected', () => this.browserIsGoing(true));
     this.listeners = new Set(browser.listeners('disconnected'));
     if (this.options.slots > 1)

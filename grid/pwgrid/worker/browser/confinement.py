@@ -1,4 +1,4 @@
-"""Which of the host's files Node and the browsers may use. Starts nothing, and changes nothing.
+"""Which of the host's files Node and the browsers may use.
 
 The browser may less than Node: it cannot list the directories of sessions, whose names nobody can guess, nor reach what
 else belongs to Node or to its worker.

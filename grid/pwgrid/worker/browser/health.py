@@ -1,4 +1,4 @@
-"""Finds out whether a browser and its browser server work, also while sessions are live. Ends and recycles nothing.
+"""Finds out whether a browser and its browser server work, also while sessions are live.
 
 - Both are asked every few seconds. One that leaves a question unanswered is suspected, and hung once it was silent for
   WORKER_LOST_THRESHOLD.
@@ -38,7 +38,7 @@ _SHORTEST_SILENCE_S: Final = 3.0
 
 
 class Asked(StrEnum):
-    """Who is asked."""
+    """Which of the two is asked."""
 
     SERVER = "browser server"
     BROWSER = "browser"
@@ -49,7 +49,7 @@ _CANARY: Final = "canary"
 
 @dataclass(frozen=True, slots=True)
 class HealthTimes:
-    """In seconds."""
+    """The times of the checks, in seconds."""
 
     silent_s: float
     """Who is silent for so long is hung."""
@@ -103,8 +103,8 @@ class AskedServer(Protocol):
 
 
 class BrowserHealth:
-    """Of one browser and its server. Calls `on_suspicion` with each change: why no new client should come now, or None
-    if one may."""
+    """The health of one browser and its server. Calls `on_suspicion` with each change: why no new client should come
+    now, or None if one may."""
 
     def __init__(self, server: AskedServer, times: HealthTimes, on_suspicion: Callable[[str | None], None]) -> None:
         self.times = times
@@ -155,8 +155,8 @@ class BrowserHealth:
         return True
 
     def _heard_meanwhile(self, silence: FrozenPeerDetector, now: float) -> None:
-        """What the browser says without being asked shows that it lives: it may be busy with one large task after the
-        other. And while its server is silent, nobody knows of it."""
+        """Takes what the browser says without being asked as a sign of life: it may be busy with one large task after
+        the other. While its server is silent, nobody can know what it says."""
         silence.heard(now if Asked.SERVER in self._doubts else self._server.browser_heard_at)
 
     async def until_sick(self, on_tried: Callable[[CanaryResult], None]) -> str | None:

@@ -1,4 +1,4 @@
-"""Describes what a browser server launches, and starts its Node process. Watches nothing."""
+"""Describes what a browser server launches, and starts its Node process."""
 
 from __future__ import annotations
 
@@ -50,6 +50,21 @@ _FOR_SHARED_CHROMIUM: Final = "--disable-gpu-process-crash-limit"
 full page that is a million pixels high, for one; and those who share the browser lose no more than a frame by it."""
 
 
+NODE_FLAGS: Final = (
+    "--no-warnings",
+    # A pattern that a client gives goes on without backtracking after so many steps, if it can; the third flag lets the
+    # launcher ask whether it can (client_patterns.cjs).
+    "--enable-experimental-regexp-engine-on-excessive-backtracks",
+    "--regexp-backtracks-before-fallback=50000",
+    "--enable-experimental-regexp-engine",
+)
+
+
+_NODE_MEMORY: Final[Mapping[str, str]] = {"MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}
+"""What glibc allocates above this size goes back to the system when it is freed. By itself it raises that to 32 MiB,
+and keeps, in pieces, what large bodies took."""
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
     """What to launch, and for whom. `settings` are those of `pool` (`Settings.of_pool`)."""
@@ -95,9 +110,11 @@ class LaunchSpec:
                 "chromiumSandbox": settings.chromium_sandbox,
                 "firefoxUserPrefs": _FIREFOX_PREFS,
                 "socketPath": str(self.socket_path),
+                "inWork": str(in_work(self.directory)),
                 "playwrightCore": str(playwright_core),
                 "pingTimeoutS": settings.session_ping_timeout,
                 "idleTimeoutS": settings.session_idle_timeout,
+                "maxBufferedBytes": settings.session_max_buffered_mib * 1024 * 1024,
                 "maxDurationS": settings.session_max_duration,
                 "drainTimeoutS": settings.drain_timeout,
                 "launchTimeoutS": settings.launch_timeout,
@@ -122,7 +139,12 @@ class LaunchSpec:
         named = self.settings.browser_env
         kept = {name: value for name, value in os.environ.items() if _NEEDED.fullmatch(name) or name in named}
         own = {name: value.get_secret_value() for name, value in self.pool.env.items()}
-        return {**kept, **own, "TMPDIR": str(self.directories.node)}
+        return {**kept, **own, **_NODE_MEMORY, "TMPDIR": str(self.directories.node)}
+
+
+def in_work(directory: Path) -> Path:
+    """The file in which the browser server notes whose message it works on (work_mark.cjs)."""
+    return Directories(directory).node / "in-work"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +181,7 @@ def spawn(spec: LaunchSpec, ipc_child: socket.socket) -> subprocess.Popen[bytes]
     )
     ipc_child.setblocking(False)
     return subprocess.Popen(
-        [*confined, driver.node, "--no-warnings", str(LAUNCHER)],
+        [*confined, driver.node, *NODE_FLAGS, str(LAUNCHER)],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -3,13 +3,13 @@
 // Playwright's bundled Node runs it. Its options are JSON in the variable PWGRID_LAUNCH (pwgrid/worker/browser/launch.py). It
 // talks to its worker over Node's IPC (NODE_CHANNEL_FD, JSON lines; pwgrid/worker/browser/node_link.py) and outlives that
 // worker: the master keeps the other end open until a successor takes over. It opens no TCP port, and lets no client open
-// one. It does not decide who may connect: the proxy and the worker have done that before.
+// one. The proxy and the worker have decided before who may connect.
 //
 // How a session ends (each end is reported once, and again on `sync` until it is acknowledged):
 //   client  client disconnected · connection lost · protocol error · client closed the browser
 //   browser browser crashed · browser connection broken
 //   grid    ping timeout · idle timeout · maximum duration · drain timeout · worker stopped · handshake refused
-//           too late · message failed · the reason in a `close` or `cut_hanging` message
+//           too late · message failed · too much work · the client does not read · the reason in a `close` or `cut_hanging` message
 'use strict';
 
 const fs = require('node:fs');
@@ -21,6 +21,7 @@ const { randomBytes } = require('node:crypto');
 
 const options = JSON.parse(process.env.PWGRID_LAUNCH);
 delete process.env.PWGRID_LAUNCH;
+delete process.env.MALLOC_MMAP_THRESHOLD_; // no matter of the browser's
 // Compiling playwright-core is a fifth of a start's cost: the first browser server of a grid saves it for the others.
 if (options.codeCache)
   nodeModule.enableCompileCache(options.codeCache);
@@ -33,6 +34,7 @@ const { confineProcesses } = require('./confined_processes.cjs');
 const { ErrorCounts } = require('./error_counts.cjs');
 const { serveLiveView } = require('./live_view.cjs');
 const { INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
+const { WorkMark } = require('./work_mark.cjs');
 
 const STOP_GRACE_MS = 5_000; // for the browser to close by itself, unless `stop` says otherwise
 
@@ -51,7 +53,8 @@ const unacknowledged = new Map(); // idx -> `closed` message
 let closedIdx = 0;
 let written = Promise.resolve(); // done when the last message is written
 const errors = new ErrorCounts(say);
-const home = { options, isStopping: () => stopping !== null, onOver }; // what every session gets
+const workMark = new WorkMark(options.inWork);
+const server = { options, workMark, isStopping: () => stopping !== null, onOver }; // what every session gets
 
 // ws takes the path of a socket from a URL as it stands there, where a blank is %20, and ends it at the first colon. By way of
 // the open directory every path can be written. O_PATH is none of Node's constants.
@@ -115,7 +118,7 @@ function told() {
 }
 
 function takeSession({ session: id, deadline, headers, early, told }, socket) {
-  const session = new Session(id, socket, home);
+  const session = new Session(id, socket, server);
   session.told = told;
   sessions.set(id, session);
   // After the deadline (this process was frozen) another worker has this client and its connection. Closing this copy of the
@@ -151,7 +154,7 @@ function requestOf(url, headers, socket) {
 
 function onOver(session, report) {
   sessions.delete(session.id);
-  const message = { say: 'closed', idx: ++closedIdx, session: session.id, ...report };
+  const message = { say: 'closed', idx: ++closedIdx, session: session.id, lease: session.told?.lease, ...report };
   unacknowledged.set(message.idx, message);
   say(message);
   if (!process.connected && !sessions.size)
@@ -218,7 +221,6 @@ async function launch() {
   });
   ready = {
     say: 'ready', pid: process.pid, browserPid: browserProcess.pid, browserVersion: '', playwrightVersion: version, wsPath,
-    asksBrowser: true, // it answers `ask_browser`
   };
   ready.browserVersion = await tryBrowser(options.launchTimeoutS * 1000);
   watchBrowser(clients.browser);
@@ -233,6 +235,7 @@ function watchBrowser(browser) {
       onBrowserGone('browser connection broken', { kind: 'browser unreadable', detail: error.message });
     },
     onError: error => errors.note('browser', error),
+    work: (message, handle) => clients.workOn(message, handle),
   });
 }
 

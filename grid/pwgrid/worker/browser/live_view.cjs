@@ -1,9 +1,9 @@
 // Shows the pages of a session to whoever looks, over a Unix socket in the worker's private directory: the proxy connects,
 // and decides who may. Frames are JPEG, at most FRAMES_PER_S of them, and only while somebody looks.
 //
-// A packet is its length (4 bytes, big endian), a byte for its kind, and that many bytes. Viewers say {session} first, then
-// {page} to look at another page, and {ack} for each frame: nobody gets a frame before that for the last one, so a viewer
-// that is slow costs one frame of memory. Here we say {pages, page} whenever that has changed, {ended} at the end.
+// A packet is its length (4 bytes, big endian), a byte for its kind, and that many bytes. Viewers say {session, operator} first, then
+// {page} to look at another page, and {ack} for each frame: nobody gets a frame before that for the last one, nor before that is
+// read, so a viewer that is slow costs one frame of memory. Here we say {pages, page} whenever that has changed, {ended} at the end.
 'use strict';
 
 const fs = require('node:fs');
@@ -15,7 +15,12 @@ const JSON_KIND = 0;
 const JPEG_KIND = 1;
 const HEADER_BYTES = 5;
 const MOST_BYTES = 4096; // of what a viewer says at once
-const MOST_VIEWERS = 8;
+const MOST_CONNECTIONS = 64;
+const MOST_OPERATORS = 8; // who look at sessions of this browser
+const MOST_OWNERS = 4; // who look at one session, which is their own
+const MOST_PAGES = 100; // that are listed
+const MOST_URL = 2_000; // characters: a data: URL may have millions
+const MOST_UNREAD_BYTES = 1024 * 1024; // of what was said; frames wait until nothing is unread
 const LIST_MS = 500; // between two looks at what pages there are
 const FRAME_MS = { chromium: 200, others: 500 }; // other browsers have no screencast of their own: each frame is a screenshot
 const PATIENT_MS = 2_000; // the session's own screencast asks for its frames itself
@@ -30,11 +35,16 @@ function serveLiveView(socketPath, browserType, pagesOf) {
   fs.rmSync(socketPath, { force: true });
   const casts = new Map(); // page -> Cast
   const viewers = new Set();
-  const home = { casts, pagesOf, frameMs: FRAME_MS[browserType] ?? FRAME_MS.others };
+  const isFull = viewer => {
+    const others = [...viewers].filter(each => each !== viewer && each.session && each.isOperator === viewer.isOperator);
+    return viewer.isOperator ? others.length >= MOST_OPERATORS
+      : others.filter(each => each.session === viewer.session).length >= MOST_OWNERS;
+  };
+  const shared = { casts, pagesOf, isFull, frameMs: FRAME_MS[browserType] ?? FRAME_MS.others };
   const server = net.createServer(socket => {
-    if (viewers.size >= MOST_VIEWERS)
+    if (viewers.size >= MOST_CONNECTIONS)
       return void socket.destroy();
-    const viewer = new Viewer(socket, home);
+    const viewer = new Viewer(socket, shared);
     viewers.add(viewer);
     socket.once('close', () => viewers.delete(viewer));
   });
@@ -45,11 +55,12 @@ function serveLiveView(socketPath, browserType, pagesOf) {
 }
 
 class Viewer {
-  constructor(socket, home) {
+  constructor(socket, shared) {
     this.socket = socket;
-    this.home = home;
+    this.shared = shared;
     this.unread = Buffer.alloc(0);
     this.session = '';
+    this.isOperator = false; // or else the session's owner
     this.chosen = ''; // by the viewer; '' is the newest page
     this.page = null;
     this.listed = '';
@@ -83,9 +94,12 @@ class Viewer {
     }
   }
 
-  hear({ session, page, ack }) {
+  hear({ session, operator, page, ack }) {
     if (session && !this.session) {
       this.session = session;
+      this.isOperator = operator === true;
+      if (this.shared.isFull(this))
+        return void this.socket.destroy();
       this.timer = setInterval(() => this.list(), LIST_MS);
       this.list();
     }
@@ -95,13 +109,12 @@ class Viewer {
     }
     if (ack) {
       this.mayHave = true;
-      if (this.waiting)
-        this.send(this.waiting);
+      this.sendWaiting();
     }
   }
 
   list() {
-    const pages = this.home.pagesOf(this.session);
+    const pages = this.shared.pagesOf(this.session);
     if (!pages) {
       clearInterval(this.timer);
       this.say(JSON_KIND, JSON.stringify({ ended: true }));
@@ -112,8 +125,9 @@ class Viewer {
     const id = this.chosen || [...pages.keys()].at(-1) || '';
     const page = pages.get(id) ?? null;
     const why = page ? whyNot(page) : '';
-    const list = JSON.stringify({ pages: [...pages].map(([key, each]) => ({ id: key, url: each.mainFrame().url() })), page: id, why });
-    if (list !== this.listed)
+    const listed = [...pages].slice(-MOST_PAGES).map(([key, each]) => ({ id: key, url: each.mainFrame().url().slice(0, MOST_URL) }));
+    const list = JSON.stringify({ pages: listed, page: id, why });
+    if (list !== this.listed && this.socket.writableLength <= MOST_UNREAD_BYTES)
       this.say(JSON_KIND, this.listed = list);
     this.lookAt(why ? null : page);
   }
@@ -121,7 +135,7 @@ class Viewer {
   lookAt(page) {
     if (page === this.page)
       return;
-    const { casts, frameMs } = this.home;
+    const { casts, frameMs } = this.shared;
     casts.get(this.page)?.leave(this);
     this.page = page;
     this.waiting = null;
@@ -133,10 +147,14 @@ class Viewer {
   }
 
   offer(frame) {
-    if (this.mayHave)
-      this.send(frame);
-    else
-      this.waiting = frame;
+    this.waiting = frame;
+    this.sendWaiting();
+  }
+
+  // A viewer may say that it has had a frame, and read nothing.
+  sendWaiting() {
+    if (this.waiting && this.mayHave && !this.socket.writableLength)
+      this.send(this.waiting);
   }
 
   send(frame) {
@@ -153,7 +171,7 @@ class Viewer {
     header.writeUInt32BE(payload.length, 0);
     header[4] = kind;
     this.socket.write(header);
-    this.socket.write(payload);
+    this.socket.write(payload, () => this.sendWaiting());
   }
 }
 

@@ -1,4 +1,4 @@
-// What a connected client may ask of Playwright's server: rules by the name of the message. Decides, changes nothing.
+// What a connected client may ask of Playwright's server: rules by the name of the message.
 //
 // `compatible` refuses what no official client sends to a remote browser; a client that asks to end a shared browser only
 // ends its own session. `strict` also refuses what reads or disturbs other clients. `off` refuses only what BLOCK_FILE_URLS

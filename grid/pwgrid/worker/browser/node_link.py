@@ -1,4 +1,4 @@
-"""Speaks Node's IPC over a Unix stream socket: JSON lines both ways, sockets only to Node. Knows no session."""
+"""Speaks Node's IPC over a Unix stream socket: JSON lines both ways, sockets only to Node."""
 
 from __future__ import annotations
 

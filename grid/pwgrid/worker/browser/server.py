@@ -1,4 +1,4 @@
-"""Starts, feeds, watches and ends one browser server (launcher.cjs). Knows no slot, no Redis and no proxy."""
+"""Starts, feeds, watches and ends one browser server (launcher.cjs)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ import structlog
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
-from pwgrid.registry.records import TOKEN_ID
+from pwgrid.registry.records import OF_LEASE, TOKEN_ID
 from pwgrid.runtime.browser_process_tree import Tree, process_table
 from pwgrid.worker.browser.health import Answer, CanaryResult
-from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, spawn
+from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, in_work, spawn
 from pwgrid.worker.browser.node_link import Message, NodeLink
 from pwgrid.worker.holders import End, OfferedClient, SessionClosed
 
@@ -34,8 +34,8 @@ _GOING_AWAY: Final = 1001
 """The code of WebSocket close frames."""
 
 _KILLED_S: Final = 5.0
-_KILL_AGAIN_S: Final = 0.02
-_SYNC_AGAIN_S: Final = 0.5
+_KILL_INTERVAL_S: Final = 0.02
+_SYNC_INTERVAL_S: Final = 0.5
 
 
 OnClosed = Callable[[SessionClosed, Callable[[], None]], None]
@@ -55,8 +55,6 @@ class BrowserServer:
     """
 
     ready: LaunchedBrowser
-    can_be_asked: bool
-    """Whether it answers `ask_browser`. One that an earlier version has launched does not."""
 
     def __init__(
         self, link_socket: socket.socket, pid: int, directory: Path, on_closed: OnClosed, on_gone: OnGone
@@ -72,6 +70,7 @@ class BrowserServer:
         self.on_sign: Callable[[str], None] = lambda _: None
         """Gets what makes the browser look sick. The caller of `start` or `adopt` may set it, and `on_errors`."""
         self.on_errors: OnErrors = lambda _counts, _text, _session: None
+        self._directory = directory
         self._on_closed = on_closed
         self._on_gone = on_gone
         self._popen: subprocess.Popen[bytes] | None = None
@@ -200,14 +199,15 @@ class BrowserServer:
             future.set_exception(BrowserServerGone())
             return future
         message: Message = {
-            "session": client.session.session_id,
+            "session": client.session.id,
             "deadline": client.deadline,
             "headers": client.headers,
             "early": client.early,
         }
-        if client.session.told:
-            token = {TOKEN_ID: client.session.token_id} if client.session.token_id else {}
-            message["told"] = {**client.session.told, **token}  # for a successor of this worker
+        session = client.session
+        more = {TOKEN_ID: session.token_id, OF_LEASE: session.lease_id}
+        if told := {**session.told, **{name: text for name, text in more.items() if text}}:
+            message["told"] = told  # for a successor of this worker
         return self._link.send_handle(message, client.sock)
 
     def close_session(self, session_id: str, reason: Reason[EndReason], text: str | None = None) -> None:
@@ -229,6 +229,14 @@ class BrowserServer:
                 said = answer.result()
                 return CanaryResult(said["ok"], said["error"] or "", said["ms"])
         return CanaryResult(False, "the browser server does not answer", round(timeout_s * 1000))
+
+    def session_in_work(self) -> str | None:
+        """The session on whose message the browser server has been working since it last answered; None if it does not
+        compute (a process that was stopped, say), or works for nobody in particular."""
+        with contextlib.suppress(OSError, psutil.Error):
+            if self._process.status() == psutil.STATUS_RUNNING:
+                return in_work(self._directory).read_text().strip() or None
+        return None
 
     def ping(self) -> Answer:
         """Asks the browser server itself."""
@@ -256,7 +264,7 @@ class BrowserServer:
         with contextlib.suppress(TimeoutError):  # a process in uninterruptible sleep is left to the master
             async with asyncio.timeout(_KILLED_S):
                 while self._tree.kill(process_table()):  # noqa: ASYNC110 - no event tells that all of them have ended
-                    await asyncio.sleep(_KILL_AGAIN_S)
+                    await asyncio.sleep(_KILL_INTERVAL_S)
                 await asyncio.shield(self.exited)
         self._release()
 
@@ -306,7 +314,8 @@ class BrowserServer:
 
     def _deliver(self, message: Message) -> None:
         reason = Reason.read(message["reason"], Reason(EndReason.OTHER))
-        closed = SessionClosed(message["session"], message["bytesIn"], message["bytesOut"], End(message["by"], reason))
+        counts = message["bytesIn"], message["bytesOut"]
+        closed = SessionClosed(message["session"], *counts, End(message["by"], reason), message.get("lease", ""))
         self._on_closed(closed, lambda: self._link.send({"do": "ack", "idx": message["idx"]}))
 
     def _tell_gone(self, reason: Reason[WorkerEnd]) -> None:
@@ -324,13 +333,12 @@ class BrowserServer:
         # If the predecessor was killed in the middle of a line, the first `sync` is lost with it: ask until answered.
         while True:
             self._link.send({"do": "sync"})
-            done, _ = await asyncio.wait([self._started], timeout=_SYNC_AGAIN_S)
+            done, _ = await asyncio.wait([self._started], timeout=_SYNC_INTERVAL_S)
             if done:
                 return self._started.result()
 
     def _set_ready(self, message: Message) -> None:
         self.ready = LaunchedBrowser(message["browserPid"], message["browserVersion"], message["playwrightVersion"])
-        self.can_be_asked = message.get("asksBrowser", False)
         self._tree.note_below(self._process)
         self._returned.set_result(None)
 

@@ -1,8 +1,10 @@
-// One session in the browser server: its socket from the handoff to its close, and why it ended. Sends the worker nothing.
+// One session in the browser server: its socket from the handoff to its close, and why it ended.
 //
 // Idle means: no bytes from the client except pings and pongs. What the browser sends does not count, or a page that logs for
 // ever would hold a slot for ever; a client that waits for one answer longer than the limit counts as idle.
 'use strict';
+
+const { tooManyValues } = require('./message_bounds.cjs');
 
 const CLOSE_GRACE_MS = 3_000; // between the close frame and the end of the socket, if the client does not answer or read it
 const TEXT_LIMIT_BYTES = 123; // of the reason in a close frame (RFC 6455)
@@ -13,10 +15,10 @@ const NO_DEVTOOLS = 'this grid speaks Playwright\'s protocol, not CDP: use conne
 const kSession = Symbol('session'); // property of a socket
 
 class Session {
-  // `home`: { options, isStopping(), onOver(session, report) }
-  constructor(id, socket, home) {
+  // `server`: { options, isStopping(), onOver(session, report) }
+  constructor(id, socket, server) {
     this.id = id;
-    this.home = home;
+    this.server = server;
     this.socket = socket;
     this.ws = null;
     this.told = undefined; // what the worker was told of the client
@@ -48,11 +50,14 @@ class Session {
     const countControl = data => { this.controlBytes += 6 + data.length; };
     ws.on('ping', countControl);
     ws.on('pong', countControl);
+    const { emit } = ws;
+    ws.emit = (event, data, ...rest) => event === 'message' && !this.takes(data) || emit.call(ws, event, data, ...rest);
     this.idleBytes = this.socket.bytesRead;
     ws.prependOnceListener('message', data => this.refuseDevTools(data));
     // Playwright closes a socket itself when the browser disconnects or the client breaks the protocol. Then the client
     // gets the grid's close frame, and no terminate() right after it, which would swallow it.
-    const { close, terminate } = ws;
+    const { close, terminate, send } = ws;
+    ws.send = (...message) => this.isRead() && send.apply(ws, message);
     this.sendClose = (code, text) => close.call(ws, code, text);
     ws.close = (code, text) => {
       if (ws._closeFrameReceived) {
@@ -71,6 +76,28 @@ class Session {
     };
   }
 
+  // Whether Playwright gets a message: to parse one of millions of values takes seconds. It is answered here, if it has an id in front.
+  takes(data) {
+    this.server.workMark.begins(this.id);
+    const refusal = tooManyValues(data);
+    if (!refusal)
+      return true;
+    const id = /^\s*\{\s*"id"\s*:\s*(\d{1,15})\s*,/.exec(data.toString('latin1', 0, 100))?.[1];
+    if (id)
+      this.ws.send(JSON.stringify({ id: Number(id), error: { error: { name: 'Error', message: refusal, stack: '' } } }));
+    else
+      this.end('grid', 'too much work');
+    return false;
+  }
+
+  // Whether the client reads what it is sent. A page can say more than any client reads, and all of it would be kept here. The message that is
+  // to be sent is not counted: one answer may be larger than the limit.
+  isRead() {
+    if (this.ws.bufferedAmount > this.server.options.maxBufferedBytes)
+      this.end('grid', 'the client does not read');
+    return !this.kind;
+  }
+
   // A client of the DevTools protocol is known by its first message, which has no guid. Only an answer in that protocol
   // reaches its user: such clients show no refusal and no close frame.
   refuseDevTools(data) {
@@ -87,7 +114,7 @@ class Session {
   endedByPlaywright(code) {
     if (code !== undefined && code !== GOING_AWAY)
       this.protocolError(code);
-    else if (this.home.isStopping())
+    else if (this.server.isStopping())
       this.end('grid', 'worker stopped');
     else
       this.end('browser', 'browser crashed', INTERNAL_ERROR);
@@ -100,7 +127,7 @@ class Session {
 
   // Ends the session with a close frame, and the socket after CLOSE_GRACE_MS if the client does not answer. The record gets
   // `kind` and `detail`; the client's user reads `text`, by default the options' text for this kind.
-  end(by, kind, code = GOING_AWAY, { detail = '', text = this.home.options.closeTexts[kind] ?? kind } = {}) {
+  end(by, kind, code = GOING_AWAY, { detail = '', text = this.server.options.closeTexts[kind] ?? kind } = {}) {
     if (this.kind)
       return;
     this.by = by;
@@ -136,7 +163,7 @@ class Session {
       return;
     this.isOver = true;
     const lost = ['ETIMEDOUT', 'EHOSTUNREACH', 'ENETUNREACH'].includes(this.errno);
-    this.home.onOver(this, {
+    this.server.onOver(this, {
       bytesIn: this.socket.bytesRead, bytesOut: this.socket.bytesWritten,
       by: this.by || 'client',
       reason: { kind: this.kind || (lost ? 'connection lost' : 'client disconnected'), detail: this.detail },
@@ -168,7 +195,7 @@ class Session {
     const bytes = this.socket.bytesRead - this.controlBytes;
     this.idleMs = bytes > this.idleBytes ? 0 : this.idleMs + elapsedMs;
     this.idleBytes = Math.max(bytes, this.idleBytes);
-    const { idleTimeoutS, maxDurationS } = this.home.options;
+    const { idleTimeoutS, maxDurationS } = this.server.options;
     if (idleTimeoutS && this.idleMs >= idleTimeoutS * 1000)
       this.end('grid', 'idle timeout');
     else if (maxDurationS && performance.now() - this.startedAt >= maxDurationS * 1000)

@@ -1,13 +1,12 @@
-"""The dashboard's WebSockets: its feed, and the live view of a session, which a browser server shows.
+"""The live view of a session: passes on to an operator's page what a browser server shows.
 
-Of a live view at most one packet is kept here: the page asks for each frame.
+At most one packet is kept here: the page asks for each frame.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -20,19 +19,15 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.tasks import first_of
+from pwgrid.proxy.api.page_socket import close_page, send_to_page, until_refused, who_looks
 from pwgrid.proxy.api.requests_as_sent import arrival_of
-from pwgrid.proxy.api.roles_and_body_limits import identify
 from pwgrid.proxy.api.sessions import find_session
-from pwgrid.proxy.dashboard.feed import Page
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.refusal import Refusal, no_capacity
 from pwgrid.proxy.services import Services
 from pwgrid.runtime.directory import worker_dir
 
 log = structlog.get_logger()
-
-SERVICE_RESTART: Final = 1012
-"""The WebSocket close code that has the page connect again, to the next proxy."""
 
 SOCKET: Final = "live.sock"
 """In the worker's directory; pwgrid/worker/browser/live_view.cjs listens there."""
@@ -43,46 +38,19 @@ _JSON: Final = 0
 _MOST_BYTES: Final = 8 * 1024 * 1024
 """Of one frame."""
 
-TOKEN_LOOK_S: Final = 1.0
-"""How often the token of who looks at a session is checked again: it may have been revoked."""
 
-
-def live_routes(grid: Services) -> APIRouter:
-    """Makes the page's WebSockets: its feed, only for operators, since it shows all sessions; and the live view of one
-    session, for operators and the session's own token. What is raised before a WebSocket is accepted refuses it."""
+def live_view_route(grid: Services) -> APIRouter:
+    """Makes the WebSocket that shows one session, for operators and the session's own token. What is raised before it
+    is accepted refuses it."""
     router = APIRouter()
-
-    def who(socket: WebSocket) -> Identity:
-        return identify(socket, from_own_page=True)
-
-    def operator(socket: WebSocket) -> Identity:
-        """As `who`. Raises Refusal for all others, too."""
-        identity = who(socket)
-        if not identity.is_operator:
-            raise Refusal(403, f"the token {identity.name} is a client's: the page takes an operator's")
-        return identity
-
-    @router.websocket("/v1/live")
-    async def live(socket: WebSocket) -> None:
-        identity = operator(socket)
-        if grid.feed.is_full:
-            raise no_capacity("too many pages look at this grid already: close some")
-        await socket.accept()
-        you = orjson.dumps({"you": {"name": identity.name, "operator": identity.is_operator}})
-        check = partial(operator, socket)
-        async with grid.feed.page() as page:
-            # `_until_refused` for a page that reads nothing, or is told nothing for a while.
-            sends = _send(socket, page, you, check)
-            await first_of(sends, _until_gone(socket), page.ended.wait(), _until_refused(check))
-        await close_page(socket, SERVICE_RESTART)
 
     @router.websocket("/v1/live/{id}")
     async def view(socket: WebSocket, session_id: Annotated[str, Path(alias="id")]) -> None:
-        reader, writer = await _open_view(grid, who(socket), session_id)
+        reader, writer = await _open_view(grid, who_looks(socket), session_id)
         try:
             await socket.accept()
             log.info("session_viewed", session=session_id, by=str(arrival_of(socket)))
-            await first_of(relay(socket, reader, writer), _until_refused(partial(who, socket)))
+            await first_of(relay(socket, reader, writer), until_refused(partial(who_looks, socket)))
         finally:
             writer.close()
             with contextlib.suppress(RegistryUnavailable):  # the record has the view's begin already
@@ -114,7 +82,7 @@ async def _open_view(
             reader, writer = await asyncio.open_unix_connection(path / SOCKET)
     except OSError:
         raise _not_shown() from None
-    writer.write(_packet({"session": session_id}))
+    writer.write(_packet({"session": session_id, "operator": identity.is_operator}))
     return reader, writer
 
 
@@ -122,32 +90,8 @@ def _not_shown() -> Refusal:
     return no_capacity("the worker of this session cannot show it now")
 
 
-async def _send(socket: WebSocket, page: Page, first: bytes, check: Callable[[], object]) -> None:
-    """Until the page is gone, or `check` raises Refusal: it is called before each message, and there is one every 10 s
-    at least (pwgrid/proxy/dashboard/feed.py)."""
-    with contextlib.suppress(WebSocketDisconnect, Refusal):
-        await send_to_page(socket, first.decode())
-        while True:
-            message = await page.messages.get()
-            check()
-            await send_to_page(socket, message.decode())
-
-
-async def _until_gone(socket: WebSocket) -> None:
-    while (await socket.receive())["type"] != "websocket.disconnect":
-        pass  # a page has nothing to say
-
-
-async def _until_refused(check: Callable[[], object]) -> None:
-    """Returns once `check` raises Refusal. No event tells that the file of tokens has changed."""
-    with contextlib.suppress(Refusal):
-        while True:
-            await asyncio.sleep(TOKEN_LOOK_S)
-            check()
-
-
 async def relay(socket: WebSocket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until the session, the page or the browser server ends. The caller closes `writer`."""
+    """Relays until the session, the page or the browser server ends. The caller closes `writer`."""
     await first_of(_show(socket, reader), _hear(socket, writer))
 
 
@@ -160,21 +104,6 @@ async def _show(socket: WebSocket, reader: asyncio.StreamReader) -> None:
                 return
             content = await reader.readexactly(size)
             await send_to_page(socket, content.decode() if header[4] == _JSON else content)
-
-
-async def send_to_page(socket: WebSocket, message: str | bytes) -> None:
-    """Raises WebSocketDisconnect where the page is gone. uvicorn itself closes the connection of a page that
-    answers no ping or sends invalid frames; a send then raises RuntimeError."""
-    try:
-        await (socket.send_text(message) if isinstance(message, str) else socket.send_bytes(message))
-    except RuntimeError as error:
-        raise WebSocketDisconnect(1006, str(error)) from None
-
-
-async def close_page(socket: WebSocket, code: int = 1000) -> None:
-    """Closes the page's connection, if it is not closed already."""
-    with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # as above
-        await socket.close(code)
 
 
 async def _hear(socket: WebSocket, writer: asyncio.StreamWriter) -> None:

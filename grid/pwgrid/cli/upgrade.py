@@ -1,78 +1,18 @@
-"""`pwgrid reload`, `scale`, `upgrade` and `restart`: what changes a running grid, and how far it is."""
+"""`pwgrid upgrade` and `restart`: everything in a running grid is replaced, and its progress shown."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from pwgrid.cli import exit_codes
 from pwgrid.cli.ask_grid import CHECK_TIMEOUT_S, ask, find_grid, watch
-from pwgrid.cli.options import GRID_OPTIONS, completing, say, with_json, with_options
+from pwgrid.cli.options import GRID_OPTIONS, say, with_json, with_options
 from pwgrid.cli.progress import Display, watching
-from pwgrid.common.errors import GridError, Refused
+from pwgrid.common.errors import GridError
 from pwgrid.common.reasons import WorkerEnd
 from pwgrid.common.wording import counted
 from pwgrid.common.worker_lifecycle import BEFORE_A_DRAIN
 from pwgrid.runtime.find_grids import RunningGrid
-
-
-@click.command()
-@with_options(GRID_OPTIONS)
-@with_json
-def reload(port: int | None, runtime_dir: str | None, as_json: bool) -> None:
-    """Makes a running grid read its configuration file again.
-
-    Flags and environment stay those of its start. If the new configuration has faults, the command prints all of them
-    and exits 2, and nothing changes.
-    """
-    try:
-        done = ask(find_grid(port, runtime_dir), "reload", timeout_s=CHECK_TIMEOUT_S)
-    except Refused as refused:
-        raise GridError(refused.sentence, exit_codes.REFUSED) from None
-    say(done, reload_text(done), as_json)
-
-
-def reload_text(done: dict[str, Any]) -> str:
-    """The master's answer to `reload`, as one sentence."""
-    what = [f"changed: {', '.join(done['changed'])}" if done["changed"] else "nothing has changed"]
-    for did in ("added", "removed"):
-        what += [f"pools {did}: {', '.join(done[did])}"] * bool(done[did])
-    what += [f"scaled: {', '.join(f'{pool}={workers}' for pool, workers in done['scaled'].items())}"] * bool(
-        done["scaled"]
-    )
-    what += [f"recycling {counted(len(done['recycled']), 'worker')}, one after the other"] * bool(done["recycled"])
-    what += ["replacing the proxy"] * done["proxy"]
-    if not done["proxyKnows"]:
-        what.append(f"the proxy has not confirmed {'it' if done['changed'] else 'the configuration'} yet")
-    return "; ".join(what)
-
-
-@click.command()
-@with_options(GRID_OPTIONS)
-@click.argument("pools", nargs=-1, required=True, metavar="POOL=N...", shell_complete=completing("scale"))
-@with_json
-def scale(port: int | None, runtime_dir: str | None, pools: tuple[str, ...], as_json: bool) -> None:
-    """Changes the number of workers of pools until the grid ends, or its service is restarted.
-
-    `pwgrid upgrade` and `pwgrid restart` keep it; so does a reload, unless the number in the file has changed.
-
-    \b
-    pwgrid scale chromium=4 firefox=1
-    """
-    figures = read_scale(pools)
-    wanted = ask(find_grid(port, runtime_dir), "scale", figures)["wanted"]
-    say({"wanted": wanted}, ", ".join(f"{name} {workers}" for name, workers in wanted.items()), as_json)
-
-
-def read_scale(pools: Sequence[str]) -> dict[str, int]:
-    """Reads arguments like `chromium=4`. Raises UsageError for any other."""
-    figures = {}
-    for text in pools:
-        name, equals, workers = text.partition("=")
-        if not equals or not workers.isdecimal():
-            raise click.UsageError(f"{text!r} is not POOL=N, for example chromium=4")
-        figures[name] = int(workers)
-    return figures
 
 
 @click.command()

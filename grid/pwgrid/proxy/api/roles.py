@@ -1,27 +1,20 @@
-"""Checks every request: who asks, and whether the role of that one is enough; how long and how slow a body may be.
+"""Checks for every request who asks, and whether that one's role is enough.
 
 Each route of the API names the role that it needs. The proxy does not start while one names none.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
-from starlette.requests import ClientDisconnect, HTTPConnection, Request
-from starlette.responses import Response
+from starlette.requests import HTTPConnection, Request
 from websockets.datastructures import Headers
 
 from pwgrid.proxy.api.requests_as_sent import arrival_of
 from pwgrid.proxy.policy.access import Access, Identity
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.proxy.select.claim import ClientGone
-
-MAX_BODY_BYTES: Final = 16 * 1024
-BODY_S: Final = 10.0
-"""How long a whole body may take to arrive."""
 
 
 def identify(connection: HTTPConnection, *, from_own_page: bool) -> Identity:
@@ -89,9 +82,7 @@ def check_all_name_a_role(router: APIRouter) -> None:
         if not (isinstance(route, APIRoute) and any(_roles(route.dependant)))
     ]
     if nobody:
-        raise RuntimeError(
-            f"these routes name no role (pwgrid/proxy/api/roles_and_body_limits.py): {', '.join(nobody)}"
-        )
+        raise RuntimeError(f"these routes name no role (pwgrid/proxy/api/roles.py): {', '.join(nobody)}")
 
 
 def check_role(route: APIRoute, connection: HTTPConnection) -> None:
@@ -115,35 +106,3 @@ def _roles(dependant: Dependant) -> Iterator[object]:
 def _access(connection: HTTPConnection) -> Access:
     access: Access = connection.app.state.access
     return access
-
-
-class BoundedBody(APIRoute):
-    """Routes whose requests have a body of at most MAX_BODY_BYTES, which arrives within BODY_S. Each route with a body
-    is one: FastAPI reads the body before it checks who asks. A refusal before the body has come would end in a
-    connection that is closed with unread bytes, and not every client's system keeps an answer beyond such a reset."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handler = super().get_route_handler()
-
-        async def answer(request: Request) -> Response:
-            bounded = _BoundedRequest(request.scope, request.receive)
-            try:
-                async with asyncio.timeout(BODY_S):
-                    await bounded.body()
-            except ClientDisconnect:
-                raise ClientGone from None
-            except TimeoutError:
-                raise Refusal(408, f"the body did not arrive within {BODY_S:g} s") from None
-            return await handler(bounded)
-
-        return answer
-
-
-class _BoundedRequest(Request):
-    async def stream(self) -> AsyncGenerator[bytes, None]:
-        size = 0
-        async for part in super().stream():
-            size += len(part)
-            if size > MAX_BODY_BYTES:
-                raise Refusal(413, f"the body is longer than {MAX_BODY_BYTES} bytes")
-            yield part

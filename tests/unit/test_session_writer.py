@@ -8,8 +8,9 @@ import pytest
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
 from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.session_lifecycle import SessionStatus
-from pwgrid.registry import session_updates_until_written
-from pwgrid.registry.session_updates_until_written import SessionEnd, SessionRecordWriter, SessionUpdate
+from pwgrid.registry import session_writer
+from pwgrid.registry.session_update import SessionEnd, SessionUpdate
+from pwgrid.registry.session_writer import SessionRecordWriter
 
 
 class Registry:
@@ -105,7 +106,7 @@ async def test_an_end_stays_an_end_whatever_is_said_later() -> None:
 
 
 async def test_of_too_many_the_oldest_that_only_run_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_updates_until_written, "MAX_UNWRITTEN", 3)
+    monkeypatch.setattr(session_writer, "MAX_UNWRITTEN", 3)
     registry = Registry()
     writer = SessionRecordWriter(registry.write)
     await away(writer, registry, ended("a"), runs("b"), runs("c"), ended("d"), ended("e"), ended("c"))
@@ -117,7 +118,7 @@ async def test_of_too_many_the_oldest_that_only_run_go_first(monkeypatch: pytest
 async def test_who_waits_for_a_record_is_told_once_redis_has_it_or_never_will(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(session_updates_until_written, "MAX_UNWRITTEN", 2)
+    monkeypatch.setattr(session_writer, "MAX_UNWRITTEN", 2)
     registry = Registry()
     writer = SessionRecordWriter(registry.write)
     told: list[str] = []

@@ -1,4 +1,4 @@
-"""The commands `pwgrid install` and `pwgrid uninstall`: show what they will do, ask, and do it."""
+"""`pwgrid install`: shows what it will make, asks, and makes it."""
 
 import os
 import shlex
@@ -16,9 +16,9 @@ from pwgrid.common.errors import GridError
 if TYPE_CHECKING:  # these load the settings' model, which most commands do not need
     from pwgrid.cli.install.installation import Installation
 
-_MANAGERS: Final = ("systemd", "supervisor")
+MANAGERS: Final = ("systemd", "supervisor")
 
-_ASKING: Final = (
+ASKING: Final = (
     click.option("--user", is_flag=True, help="In your own directories, as yourself, without root."),
     click.option("--dry-run", is_flag=True, help="Only show what would be done, with the service's files."),
     click.option("--yes", "-y", is_flag=True, help="Do not ask."),
@@ -29,7 +29,7 @@ _LISTENING: Final = (
     click.option("--token/--no-token", default=None, help="Whether clients need a token, which is made. [they do]"),
     click.option("--no-start", is_flag=True, help="Make everything, but do not start it."),
 )
-_CONF: Final = click.option(
+CONF: Final = click.option(
     "--conf", type=click.Path(path_type=Path), help="supervisord's own configuration, if not in a usual place."
 )
 
@@ -44,7 +44,7 @@ def install() -> None:
 
 
 @install.command("systemd")
-@with_options((*_ASKING, *_LISTENING))
+@with_options((*ASKING, *_LISTENING))
 def install_systemd(**options: Any) -> None:
     """Makes unit, socket, system user, settings and token for systemd, and starts the grid.
 
@@ -55,65 +55,23 @@ def install_systemd(**options: Any) -> None:
 
 
 @install.command("supervisor")
-@with_options((*_ASKING, *_LISTENING, _CONF))
+@with_options((*ASKING, *_LISTENING, CONF))
 def install_supervisor(**options: Any) -> None:
     """Makes program, system user, settings, token, log and its rotation for supervisord, and starts the grid."""
     _install("supervisor", **options)
 
 
-@click.command()
-@click.argument("manager", type=click.Choice(_MANAGERS))
-@click.option("--purge", is_flag=True, help="Also remove files that were changed since, and what the grid has written.")
-@with_options((*_ASKING, _CONF))
-def uninstall(manager: str, purge: bool, user: bool, dry_run: bool, yes: bool, conf: Path | None) -> None:
-    """Ends the grid and removes exactly what `pwgrid install` has made.
-
-    Live sessions have DRAIN_TIMEOUT. A file that was changed since stays and is named, unless --purge.
-    """
-    from pwgrid.cli.install.installation import InstallOptions, InstallPaths
-    from pwgrid.cli.install.make_and_remove import RECORD, Record, Removal
-
-    if conf is not None and manager != "supervisor":
-        raise click.UsageError("--conf: it is supervisord's")
-    _check_root(user=user, dry_run=dry_run)
-    places = InstallPaths.of(user=user)
-    record = Record.read(places.config)
-    if record is None or record.under != manager:
-        click.echo(f"nothing to do: no grid was installed here under {manager}")
-        if purge and record is None and (there := [str(each) for each in places.own if each.is_dir()]):
-            click.echo(
-                f"not recorded as installed, so it stays: {', '.join(there)}; if no grid uses it, remove it by hand"
-            )
-        return
-    removal = Removal(record, places.own, purge=purge)
-    installed = _kind(manager)(InstallOptions(user=user, conf=conf), record)
-    ending, afterwards = installed.stop(), installed.forget()
-    lines = [*map(str, ending), *removal.described(), *map(str, afterwards)]
-    if not _agreed(f"pwgrid uninstall {manager}", [f"  {line}" for line in lines], dry_run=dry_run, yes=yes):
-        return
-    for each in ending:
-        click.echo(str(each))  # it may take DRAIN_TIMEOUT
-        each.run()
-    removal.remove_files()
-    for each in afterwards:
-        each.run()
-    # It may fail: with the record the uninstallation can be repeated.
-    removal.remove_user()
-    (places.config / RECORD).unlink()
-    removal.remove_directories(click.echo)
-    click.echo("removed")
-
-
 def _install(manager: str, *, no_start: bool, dry_run: bool, yes: bool, **asked: Any) -> None:
     from pwgrid.cli.install.installation import InstallOptions, InstallPaths
-    from pwgrid.cli.install.make_and_remove import Record, TextFile, described, make_all
+    from pwgrid.cli.install.record import Record, make_all
+    from pwgrid.cli.install.steps import TextFile, described
 
-    _check_root(user=asked["user"], dry_run=dry_run)
+    check_root(user=asked["user"], dry_run=dry_run)
     config = InstallPaths.of(user=asked["user"]).config
     before = Record.read(config)
     if before is not None and before.under != manager:
         raise GridError(f"a grid is installed here under {before.under}: `pwgrid uninstall {before.under}` first")
-    found = _kind(manager)(InstallOptions(**asked, start=not no_start), before)
+    found = kind_of(manager)(InstallOptions(**asked, start=not no_start), before)
     wanted = found.wanted()
     steps = [each for each in wanted if each.is_needed()]
     commands = found.start([each.path for each in steps if isinstance(each, TextFile)])
@@ -123,7 +81,7 @@ def _install(manager: str, *, no_start: bool, dry_run: bool, yes: bool, **asked:
         click.echo("nothing to do: it is installed" if no_start else "nothing to do: it is installed, and runs")
     elif not (no_start or dry_run) and (obstacle := found.obstacle()):
         raise GridError(obstacle)
-    elif not _agreed(f"pwgrid install {manager}", lines, dry_run=dry_run, yes=yes):
+    elif not agreed(f"pwgrid install {manager}", lines, dry_run=dry_run, yes=yes):
         return
     else:
         make_all(steps, config, record)
@@ -137,14 +95,14 @@ def _install(manager: str, *, no_start: bool, dry_run: bool, yes: bool, **asked:
         click.echo(note)
 
 
-def _kind(manager: str) -> "type[Installation]":
+def kind_of(manager: str) -> "type[Installation]":
     from pwgrid.cli.install.supervisord import Supervisord
     from pwgrid.cli.install.systemd import Systemd
 
     return Systemd if manager == Systemd.NAME else Supervisord
 
 
-def _check_root(*, user: bool, dry_run: bool) -> None:
+def check_root(*, user: bool, dry_run: bool) -> None:
     """Raises GridError if it takes root. Before anything is read: some of it only root can read."""
     if not user and not dry_run and os.geteuid() != 0:
         raise GridError(
@@ -152,7 +110,7 @@ def _check_root(*, user: bool, dry_run: bool) -> None:
         )
 
 
-def _agreed(what: str, lines: Sequence[str], *, dry_run: bool, yes: bool) -> bool:
+def agreed(what: str, lines: Sequence[str], *, dry_run: bool, yes: bool) -> bool:
     """Show `lines`, and ask whether to go on. Raises GridError if stdin is no terminal to ask on."""
     click.echo(f"{what} will:")
     for line in lines:

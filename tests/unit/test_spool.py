@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from pwgrid.common.reasons import EndReason, Reason
-from pwgrid.common.session_lifecycle import SessionStatus
-from pwgrid.registry.session_updates_until_written import SessionEnd, SessionUpdate, read_spool_files, write_spool_file
+from pwgrid.common.session_lifecycle import HeldAs, SessionStatus
+from pwgrid.registry.session_update import SessionEnd, SessionUpdate
+from pwgrid.registry.spool import read_spool_files, write_spool_file
 
 END = SessionEnd(SessionStatus.COMPLETED, Reason(EndReason.CLIENT_DISCONNECTED), 2.0, 3, 4)
 UPDATES = (
     SessionUpdate("a", 1.0, "client", END, {"token": "ci"}),
     SessionUpdate("b"),
-    SessionUpdate("c", 1.0, told={"token": "ci"}),
+    SessionUpdate("c", 1.0, told={"token": "ci"}, kind=HeldAs.LEASE),
+    SessionUpdate("d", 1.0, lease_id="c"),
 )
 
 
@@ -37,9 +39,10 @@ def test_a_file_of_a_worker_with_other_code_is_read(tmp_path: Path) -> None:
     text = """{"browserType":"chromium","workerId":"0000000a","entries":[
         {"session_id":"a","started_at":1.0,"client":"client","end":{"status":"completed",
         "reason":{"kind":"client disconnected","detail":"","signal":"","note":""},
-        "at":2.0,"bytes_in":3,"bytes_out":4,"drain_at":null},"told":{"token":"ci"}},
-        {"session_id":"b","started_at":null,"client":"","end":null,"told":{}},
-        {"session_id":"c","started_at":1.0,"client":"","end":null,"told":{"token":"ci"}}]}"""
+        "at":2.0,"bytes_in":3,"bytes_out":4,"drain_at":null},"told":{"token":"ci"},"kind":"session","lease_id":""},
+        {"session_id":"b","started_at":null,"client":"","end":null,"told":{},"kind":"session","lease_id":""},
+        {"session_id":"c","started_at":1.0,"client":"","end":null,"told":{"token":"ci"},"kind":"lease","lease_id":""},
+        {"session_id":"d","started_at":1.0,"client":"","end":null,"told":{},"kind":"session","lease_id":"c"}]}"""
     file.write_text(text)
     (found,) = read_spool_files(tmp_path)
     assert (found.browser_type, found.worker_id, found.updates) == ("chromium", "0000000a", UPDATES)
