@@ -194,7 +194,7 @@ class Chaos:
 
 
 def _file_text() -> str:
-    return f"[pools]\nchromium_workers = {WORKERS}\n"
+    return f"[workers]\nchromium_workers = {WORKERS}\n"
 
 
 def _state(pid: int) -> str:

@@ -4,21 +4,23 @@
 
 -- Completes the record of a session or lease by what its worker was told of its client: JSON of fields and values, or "".
 -- Counts it towards its caps.
-local function describe(prefix, kind, id, told)
+local function describe(prefix, kind, id, client_fields)
   local name = name_of(kind, id)
   local key = prefix .. name
-  for field, value in pairs(told == '' and {} or cjson.decode(told)) do redis.call('HSETNX', key, field, value) end
+  for field, value in pairs(client_fields == '' and {} or cjson.decode(client_fields)) do
+    redis.call('HSETNX', key, field, value)
+  end
   join_caps(prefix, name, redis.call('HGET', key, 'caps'))
 end
 
 -- Writes the record of a session or lease that runs, or ran, and that Redis does not know: it was away, or came back empty.
 -- `lease` is the one that a session came with, or nil.
-local function write_anew(prefix, field, kind, id, lease, since, client, told)
+local function write_anew(prefix, field, kind, id, lease, since, client, client_fields)
   local key, browser_type, worker_id = prefix .. name_of(kind, id), string.match(field, '^([^:]*):(.*)$')
   redis.call('HSET', key, 'kind', kind, 'browserType', browser_type, 'workerId', worker_id, 'pool', pool_of(prefix, field),
     'status', 'running', 'createdAt', since, 'startedAt', since, 'client', client)
   note_lease(prefix, id, lease)
-  describe(prefix, kind, id, told)
+  describe(prefix, kind, id, client_fields)
   redis.call('ZADD', all_of(prefix, kind) .. 'index', since, id)
 end
 
@@ -30,9 +32,9 @@ end
 
 -- Takes a session or lease that its worker reports into the live set, or a session that came with a `lease` into
 -- sessions:leased: the worker is the authority for its slots. Writes a missing record anew as running (Redis was away, or
--- came back empty), and takes back an end that was only presumed. `lease`, `since`, `client` and `told` are what the worker
--- knows of it; each may be "". Returns 1 if it holds a slot now and held none before, else 0; the caller changes the counter.
-local function adopt(prefix, field, kind, id, lease, now, record_ttl_s, since, client, told)
+-- came back empty), and takes back an end that was only presumed. `lease`, `since`, `client` and `client_fields` are what
+-- the worker knows of it; each may be "". Returns 1 if it holds a slot now and held none before, else 0; the caller changes the counter.
+local function adopt(prefix, field, kind, id, lease, now, record_ttl_s, since, client, client_fields)
   if since == '' then since = now end
   if lease == '' then lease = nil end
   local key, all = prefix .. name_of(kind, id), all_of(prefix, kind)
@@ -48,9 +50,9 @@ local function adopt(prefix, field, kind, id, lease, now, record_ttl_s, since, c
     redis.call('HDEL', key, 'reason', 'reasonKind', 'endedAt', 'presumed')
     redis.call('HSETNX', key, 'startedAt', since)
     redis.call('HSET', key, 'status', 'running')
-    describe(prefix, kind, id, told)
+    describe(prefix, kind, id, client_fields)
   elseif not was[1] then
-    write_anew(prefix, field, kind, id, lease, since, client, told)
+    write_anew(prefix, field, kind, id, lease, since, client, client_fields)
   end
   if redis.call('HGET', key, 'status') == 'running' and (mine or not was[1]) then
     redis.call('PEXPIRE', key, string.format('%.0f', record_ttl_s * 1000))
@@ -65,8 +67,8 @@ local function adopt(prefix, field, kind, id, lease, now, record_ttl_s, since, c
   return is_new
 end
 
--- Takes in all that a worker reports as live: n, then for each its kind, id, lease, since, client and told, as for `adopt`, from
--- ARGV[first] on. Returns their names (see name_of) as keys of a table, and the index of the last of these arguments.
+-- Takes in all that a worker reports as live: n, then for each its kind, id, lease, since, client and client_fields, as for
+-- `adopt`, from ARGV[first] on. Returns their names (see name_of) as keys of a table, and the index of the last of these arguments.
 local function adopt_all(prefix, field, first, now, record_ttl_s)
   local own, last = {}, first + 6 * tonumber(ARGV[first])
   for i = first + 1, last, 6 do

@@ -29,7 +29,7 @@ SCRIPT = textwrap.dedent(
 def test_a_page_is_measured_and_what_is_proposed_gets_into_the_file(tmp_path: Path) -> None:
     need("chromium")
     config, svg = tmp_path / "grid.toml", tmp_path / "plot.svg"
-    config.write_text("# mine\n[pools]\nchromium_workers = 9\n")
+    config.write_text("# mine\n[workers]\nchromium_workers = 9\n")
     with (
         tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as temporary,
         serving(lambda path: PAGE if path == "/mine" else b"", "text/html") as (address, asked),
@@ -42,7 +42,7 @@ def test_a_page_is_measured_and_what_is_proposed_gets_into_the_file(tmp_path: Pa
         assert done.returncode == 0, done.stderr + done.stdout
         assert not processes_marked(temporary)
     settings = load(config, {}, {}).settings
-    assert config.read_text().startswith("# mine\n[pools]\nchromium_workers = ")
+    assert config.read_text().startswith("# mine\n[workers]\nchromium_workers = ")
     assert 1 <= settings.chromium_workers <= 2
     assert settings.chromium_workers * settings.max_concurrent_sessions <= 2
     assert 50 <= settings.max_lifetime_sessions <= 1000

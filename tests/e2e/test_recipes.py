@@ -157,7 +157,7 @@ def test_pytest_takes_a_grid_that_its_command_line_names_and_shows_no_token(
     line = line.replace(ENDPOINT, grid.endpoint + "/?token=s3cret")
     done = run(line, pytest_project, PYTHONPATH=str(runner), PWGRID_WS_ENDPOINT="ws://127.0.0.1:9")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"pwgrid: {grid.endpoint}\n" in done.stdout
+    assert f"pwgrid: {grid.endpoint}/?token=***\n" in done.stdout
     assert "s3cret" not in done.stdout
     assert served(grid) == before + 1
 

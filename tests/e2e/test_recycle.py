@@ -127,13 +127,13 @@ def test_the_end_of_the_grid_does_not_wait_for_a_worker_that_lingers() -> None:
 def test_on_a_host_that_is_short_of_memory_a_worker_that_lingers_has_less_time() -> None:
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as directory:
         file = Path(directory) / "grid.toml"
-        file.write_text("[pools]\nchromium_workers = 1\n")
+        file.write_text("[workers]\nchromium_workers = 1\n")
         with lingering("--config", str(file), MEMORY_CHECK_INTERVAL="0.2") as (grid, sock, worker_id):
-            file.write_text("[pools]\nchromium_workers = 1\n[memory]\nmin_host_available_mib = 10000000\n")
+            file.write_text("[workers]\nchromium_workers = 1\n[memory]\nmin_host_available_mib = 10000000\n")
             assert grid.command("reload").returncode == 0
             assert b"its worker was being replaced and DRAIN_TIMEOUT=0.5 s was over" in read_all(sock)
             assert re.search(r"sessions_cut .*reason='the host is short of memory'", grid.output())
-            file.write_text("[pools]\nchromium_workers = 1\n")
+            file.write_text("[workers]\nchromium_workers = 1\n")
             assert grid.command("reload").returncode == 0
             eventually(lambda: worker_id not in {each["id"] for each in draining(grid)}, "it is gone")
             eventually(lambda: grid.status()["pools"][0]["available"] == 1, "one serves again")

@@ -55,7 +55,7 @@ def test_run_gives_a_command_a_grid_and_returns_its_exit_code_in_a_work_space_of
     need("chromium")
     with tempfile.TemporaryDirectory(prefix="p ü:#?%2F-", dir="/tmp") as temporary:
         config = tmp_path / "grid.toml"  # a server's, perhaps: its Redis is not for a private grid
-        config.write_text('[pools]\nchromium_workers = 1\n[redis]\nredis_url = "redis://127.0.0.1:1"\n')
+        config.write_text('[workers]\nchromium_workers = 1\n[redis]\nredis_url = "redis://127.0.0.1:1"\n')
         done = pwgrid(
             *("run", "--config", str(config), "--", sys.executable, "-c", CONNECT_AND_PRINT),
             environment={"TMPDIR": temporary, "REDIS_URL": "no URL of ours"},
@@ -155,6 +155,7 @@ def test_run_ends_when_its_terminal_goes_away() -> None:
         ]
         pid, terminal = pty.fork()
         if pid == 0:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
             os.chdir(ROOT)
             os.environ["TMPDIR"] = temporary
             os.execv(sys.executable, command)

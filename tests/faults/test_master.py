@@ -159,18 +159,18 @@ async def test_an_upgrade_to_code_that_does_not_load_is_refused_and_changes_noth
 async def test_a_reload_scales_recycles_and_replaces_what_has_changed(playwright: Playwright) -> None:
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as directory:
         file = Path(directory) / "grid.toml"
-        file.write_text("[pools]\nchromium_workers = 2\n")
+        file.write_text("[workers]\nchromium_workers = 2\n")
         environment = {"DRAIN_TIMEOUT": "1"}
         async with row(playwright, "--config", str(file), environment=environment) as (grid, load):
             before = serving(grid)
-            file.write_text("[pools]\nchromium_workers = 3\n")
+            file.write_text("[workers]\nchromium_workers = 3\n")
             done = await asyncio.to_thread(grid.command, "reload")
             assert (done.returncode, "scaled: chromium=3" in done.stdout) == (0, True), done
             await eventually_async(lambda: len(workers_of(grid)) == 3, "three workers serve")
             assert before.items() <= serving(grid).items()
 
             old = serving(grid)
-            file.write_text("[pools]\nchromium_workers = 2\n[queue]\nmax_queue = 7\n[canary]\ncanary_timeout = 9\n")
+            file.write_text("[workers]\nchromium_workers = 2\n[queue]\nmax_queue = 7\n[canary]\ncanary_timeout = 9\n")
             grid.process.send_signal(signal.SIGHUP)
             await eventually_async(lambda: serving(grid)["proxy"] not in (old["proxy"], None), "another proxy serves")
             await load.goes_on()
@@ -183,15 +183,15 @@ async def test_a_bad_configuration_is_refused_whole_with_all_that_is_wrong() -> 
     need("chromium")
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as directory:
         file = Path(directory) / "grid.toml"
-        file.write_text("[pools]\nchromium_workers = 1\n")
+        file.write_text("[workers]\nchromium_workers = 1\n")
         with running_grid("--config", str(file), environment=STEADY) as grid:
             before = serving(grid)
-            file.write_text("[pools]\nchromium_workers = -2\nmax_concurrent_sessions = 0\n")
+            file.write_text("[workers]\nchromium_workers = -2\nmax_concurrent_sessions = 0\n")
             done = grid.command("reload")
             assert done.returncode == 2
             assert "chromium_workers" in done.stderr
             assert "max_concurrent_sessions" in done.stderr
-            file.write_text("[pools]\nchromium_workers = 3\n[redis]\nredis_key_prefix = 'x:'\n")
+            file.write_text("[workers]\nchromium_workers = 3\n[redis]\nredis_key_prefix = 'x:'\n")
             done = grid.command("reload")
             assert done.returncode == 2
             assert "cannot change while the grid runs: redis_key_prefix" in done.stderr
@@ -201,7 +201,7 @@ async def test_a_bad_configuration_is_refused_whole_with_all_that_is_wrong() -> 
 
 def a_reload_says_whether_the_proxy_knows(grid: Grid, file: Path) -> None:
     """It waits for the proxy, but not for ever, also where nothing has changed."""
-    file.write_text("[pools]\nchromium_workers = 2\n")
+    file.write_text("[workers]\nchromium_workers = 2\n")
     proxy = grid.status()["proxy"]["pid"]
     os.kill(proxy, signal.SIGSTOP)
     try:

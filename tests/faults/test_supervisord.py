@@ -96,7 +96,7 @@ class Supervised:
 
     def configure(self, workers: int, detach_grace_s: int, drain_timeout_s: int) -> None:
         (self.directory / CONFIG).write_text(
-            f"[pools]\nchromium_workers = {workers}\nmax_lifetime_sessions = {NEVER}\n"
+            f"[workers]\nchromium_workers = {workers}\nmax_lifetime_sessions = {NEVER}\n"
             f"[lifecycle]\ndetach_grace = {detach_grace_s}\ndrain_timeout = {drain_timeout_s}\n"
         )
 

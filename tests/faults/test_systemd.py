@@ -77,7 +77,7 @@ class Service:
 
     def configure(self, workers: int, drain_timeout_s: int = 60) -> None:
         text = (
-            f"[pools]\nchromium_workers = {workers}\nmax_lifetime_sessions = {NEVER}\n"
+            f"[workers]\nchromium_workers = {workers}\nmax_lifetime_sessions = {NEVER}\n"
             f"[lifecycle]\ndrain_timeout = {drain_timeout_s}\ndetach_grace = 60\n"
             "[queue]\nworker_select_timeout = 60\n"  # the first client starts the grid, and a browser may start slowly
         )
@@ -507,7 +507,7 @@ async def test_a_service_of_a_user_s_own_takes_no_root(shared: Service, playwrig
         home = manager.path("/var/lib/ops")
         (home / ".config/pwgrid").mkdir(parents=True)
         browser = f"[browsers]\nchromium_executable = '{find_browser('chromium', Settings()).executable}'\n"
-        (home / ".config/pwgrid/grid.toml").write_text(f"[pools]\nchromium_workers = 1\n{browser}")
+        (home / ".config/pwgrid/grid.toml").write_text(f"[workers]\nchromium_workers = 1\n{browser}")
         manager.command("chown", "--recursive", "ops", "/var/lib/ops")
         before = {path.relative_to(home) for path in home.rglob("*")}
         pwgrid = (*as_user, PWGRID)

@@ -98,6 +98,7 @@ def test_the_log_has_a_few_lines_and_no_traceback(attack: Attack) -> None:
     events = Counter(line.split("] ", 1)[1].split(" ")[0] for line in attack.lines)
     served = sum(101 in row.answers for row in ROWS)
     refused = events.pop("connect_refused") + events.pop("connects_refused")
+    assert events.pop("forwarded_headers_ignored") == 1  # once for the host that sends such fields
     assert set(events) <= {"session_started", "session_ended"}, attack.lines
     assert all(count == served for count in events.values())
     # One line for each status, and one more for each ten seconds in which it went on: not one for each of hundreds.

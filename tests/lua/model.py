@@ -41,11 +41,11 @@ def kind_id_lease(holder: Holder) -> tuple[str, str, str]:
 
 def known(holders: tuple[Holder, ...]) -> list[str]:
     """What is live as a worker tells of it when it knows no more than the ids; `id@start` tells more, and so does
-    `id@start@told`."""
+    `id@start@client_fields`."""
     found = []
     for kind, each, lease in map(kind_id_lease, holders):
-        id_, at, told = f"{each}@@".split("@", 3)[:3]
-        found += [kind, id_, lease, at, "", told]
+        id_, at, client_fields = f"{each}@@".split("@", 3)[:3]
+        found += [kind, id_, lease, at, "", client_fields]
     return found
 
 
@@ -152,11 +152,11 @@ class LuaGrid:
         worker: str = "",
         browser: str = "chromium",
         client: str = "",
-        told: str = "",
+        client_fields: str = "",
     ) -> int:
         own = (browser, worker) if worker else ("", "")
         kind, id_, lease = kind_id_lease(holder)
-        what = (id_, now, self.prefix, RECORD_TTL_S, *own, client, told, kind, lease)
+        what = (id_, now, self.prefix, RECORD_TTL_S, *own, client, client_fields, kind, lease)
         return int(self.eval("start_session", self.counters[:1], *what))
 
     def release(
@@ -169,7 +169,7 @@ class LuaGrid:
         worker: str = "",
         started: float | None = None,
         client: str = "",
-        told: str = "",
+        client_fields: str = "",
         kind: str = "",
     ) -> int:
         own = ("chromium", worker) if worker else ("", "")
@@ -184,7 +184,7 @@ class LuaGrid:
             "" if started is None else started,
             client,
             "",
-            told,
+            client_fields,
             kind,
             held_as,
             lease,

@@ -21,7 +21,7 @@ from tests.support.redis import RedisServer
 
 SLOTS = 3
 CAPS = (("run:/nightly", 4), ("token:ci", 5))
-TOLD = json.dumps({"caps": ",".join(name for name, _ in CAPS)})
+CLIENT_FIELDS = json.dumps({"caps": ",".join(name for name, _ in CAPS)})
 MAX_LIFETIME = 6
 LEASE_S = 5.0
 LIVE = ("pending", "running")
@@ -49,8 +49,8 @@ class Worker:
 def reported(holder: Holder) -> Holder:
     """As a worker tells of it that was told of its client. A session that came with a lease counts towards no cap."""
     if isinstance(holder, str):
-        return f"{holder}@@{TOLD}"
-    return Lease(f"{holder.id}@@{TOLD}") if isinstance(holder, Lease) else holder
+        return f"{holder}@@{CLIENT_FIELDS}"
+    return Lease(f"{holder.id}@@{CLIENT_FIELDS}") if isinstance(holder, Lease) else holder
 
 
 def reading(key: str) -> tuple[Any, ...] | None:
@@ -103,7 +103,7 @@ class AnyOrder(RuleBasedStateMachine):
         worker.live.add(holder)
         worker.lifetime += 1
         if told:
-            self.grid.start(holder, now=self.now, worker=worker.name, told=TOLD)
+            self.grid.start(holder, now=self.now, worker=worker.name, client_fields=CLIENT_FIELDS)
 
     @rule(holder=consumes(pending), times=st.integers(1, 2), again=st.booleans())
     def the_handoff_fails(self, holder: Holder, times: int, again: bool) -> None:

@@ -79,13 +79,13 @@ def test_a_record_of_an_earlier_version_does_not_name_its_caps(grid: LuaGrid) ->
     grid.register()
     assert select(grid, "s1", (NIGHTLY, 1)) == "w1"
     grid.get("HDEL", "session:s1", "caps")
-    grid.start("s1", worker="w1", told=TOLD)
+    grid.start("s1", worker="w1", client_fields=CLIENT_FIELDS)
     assert select(grid, "s2", (NIGHTLY, 1)) is None
     grid.reap(only="chromium:w1")
     grid.register()
     assert select(grid, "s2", (NIGHTLY, 1)) == "w1"
     assert grid.rollback("s2") == 1
-    grid.heartbeat(sessions=(f"s1@{NOW}@{TOLD}",))
+    grid.heartbeat(sessions=(f"s1@{NOW}@{CLIENT_FIELDS}",))
     assert select(grid, "s3", (NIGHTLY, 1)) is None
     assert grid.release("s1", worker="w1") == 1
     assert grid.get("EXISTS", "sessions:of:run:/nightly") == 0
@@ -122,13 +122,13 @@ def test_each_of_several_caps_counts(grid: LuaGrid) -> None:
 
 
 HAS = {"name": "nightly", "labels": "AppA:Chromium:UAT", "token": "ci", "ignoredOptions": "args"}
-TOLD = json.dumps({**HAS, "caps": "run:/nightly,token:ci"})
+CLIENT_FIELDS = json.dumps({**HAS, "caps": "run:/nightly,token:ci"})
 
 
 told_by = pytest.mark.parametrize(
     "tells",
     [
-        lambda grid, told: grid.start("s1", worker="w1", told=told),
+        lambda grid, told: grid.start("s1", worker="w1", client_fields=told),
         lambda grid, told: grid.heartbeat(sessions=(f"s1@{NOW}@{told}",)),
         lambda grid, told: grid.register(sessions=(f"s1@{NOW}@{told}",)),
     ],
@@ -142,7 +142,7 @@ def test_a_session_of_which_redis_knows_nothing_is_as_its_worker_was_told(
 ) -> None:
     """Redis was away when it began, or has lost all."""
     grid.register()
-    tells(grid, TOLD)
+    tells(grid, CLIENT_FIELDS)
     assert grid.session("s1").items() >= HAS.items()
     assert grid.session("s1")["caps"] == "run:/nightly,token:ci"
     assert select(grid, "s2", (NIGHTLY, 1)) is None
@@ -158,11 +158,11 @@ def test_a_session_that_was_thought_dead_counts_again_when_its_worker_shows_that
 ) -> None:
     grid.register()
     assert select(grid, "s1", (NIGHTLY, 1)) == "w1"
-    grid.start("s1", worker="w1", told=TOLD)
+    grid.start("s1", worker="w1", client_fields=CLIENT_FIELDS)
     grid.reap(only="chromium:w1")
     grid.register()
     assert select(grid, "s2", (NIGHTLY, 1)) == "w1"
-    tells(grid, TOLD)
+    tells(grid, CLIENT_FIELDS)
     assert grid.status("s1") == "running"
     assert grid.rollback("s2") == 1
     assert select(grid, "s3", (NIGHTLY, 1)) is None
@@ -172,7 +172,7 @@ def test_a_session_that_was_thought_dead_counts_again_when_its_worker_shows_that
 
 def test_a_session_that_began_and_ended_without_redis_is_as_its_worker_was_told(grid: LuaGrid) -> None:
     grid.register()
-    assert grid.release("s1", worker="w1", started=NOW - 5, told=TOLD) == 1
+    assert grid.release("s1", worker="w1", started=NOW - 5, client_fields=CLIENT_FIELDS) == 1
     assert grid.session("s1").items() >= {**HAS, "status": "completed"}.items()
     assert select(grid, "s2", (NIGHTLY, 1)) == "w1"
 
@@ -180,5 +180,5 @@ def test_a_session_that_began_and_ended_without_redis_is_as_its_worker_was_told(
 def test_what_redis_knows_of_a_session_stays(grid: LuaGrid) -> None:
     grid.register()
     grid.select("s1", extra=("name", "before"))
-    assert grid.start("s1", worker="w1", told=TOLD) == 1
+    assert grid.start("s1", worker="w1", client_fields=CLIENT_FIELDS) == 1
     assert grid.session("s1")["name"] == "before"

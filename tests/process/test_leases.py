@@ -186,7 +186,12 @@ async def test_a_lease_ends_by_its_time_whoever_is_connected(grid: Grid) -> None
     worker = grid.status()["workers"][0]["id"]
     lease_id, secret = secrets.token_hex(8), "s3cret"
     handoffs = Handoffs(grid.runtime, mock.Mock())
-    taken = {"deadline": time.monotonic() + BOUND_S, "client": "test", "told": {"labels": CHROMIUM}, "secret": secret}
+    taken = {
+        "deadline": time.monotonic() + BOUND_S,
+        "client": "test",
+        "clientFields": {"labels": CHROMIUM},
+        "secret": secret,
+    }
     try:
         for question in ({"do": "take", "expiresAt": time.time() + 1, **taken}, {"do": "keep"}):
             assert (await handoffs.ask(worker, {"id": lease_id, **question}))["refused"] is None

@@ -74,7 +74,7 @@ def test_a_restart_replaces_every_process_but_the_master_s_pid(grid: Grid) -> No
 
 def test_an_upgrade_takes_settings_and_browsers_that_have_changed(tmp_path: Path) -> None:
     file, browser = tmp_path / "grid.toml", tmp_path / "chromium"
-    file.write_text(f"[pools]\nchromium_workers = 1\n[browsers]\nchromium_executable = '{browser}'\n")
+    file.write_text(f"[workers]\nchromium_workers = 1\n[browsers]\nchromium_executable = '{browser}'\n")
     browser.write_text("#!/bin/sh\n")
     browser.chmod(0o755)
     with running_grid("--config", str(file), environment=WITHOUT_SPARES, fake=True) as grid:
@@ -190,7 +190,7 @@ def executable(path: Path) -> Path:
 
 def configure(file: Path, chromium: int, chromium_executable: Path, firefox: int, firefox_executable: Path) -> None:
     file.write_text(
-        f"[pools]\nchromium_workers = {chromium}\nfirefox_workers = {firefox}\n[browsers]\n"
+        f"[workers]\nchromium_workers = {chromium}\nfirefox_workers = {firefox}\n[browsers]\n"
         f"chromium_executable = '{chromium_executable}'\nfirefox_executable = '{firefox_executable}'\n"
     )
 

@@ -31,10 +31,9 @@ def small_disk() -> Iterator[Path]:
 def fill(directory: Path) -> Path:
     """Not one byte more can be written below `directory`; returns the file that has it all."""
     filler = directory / "filler"
-    with filler.open("ab") as file, suppress(OSError):
+    with filler.open("ab", buffering=0) as file, suppress(OSError):  # a buffer would be written at the end, in vain
         while True:
             file.write(bytes(65536))
-            file.flush()
     return filler
 
 

@@ -173,7 +173,7 @@ class Session {
       return;
     sessions.delete(this.id);
     const message = {
-      say: 'closed', idx: ++closedIdx, session: this.id, lease: this.told?.lease,
+      say: 'closed', idx: ++closedIdx, session: this.id, lease: this.clientFields?.lease,
       bytesIn: this.socket.bytesRead, bytesOut: this.socket.bytesWritten, by: this.by, reason: this.reason,
     };
     unacknowledged.set(message.idx, message);
@@ -217,14 +217,14 @@ function stop() {
   setInterval(() => { if (!sessions.size) process.exit(0); }, 10);
 }
 
-function told() {
-  return Object.fromEntries([...sessions.values()].filter(each => each.told).map(each => [each.id, each.told]));
+function clientFields() {
+  return Object.fromEntries([...sessions.values()].filter(each => each.clientFields).map(each => [each.id, each.clientFields]));
 }
 
 function onMessage(message, socket) {
   if (socket) {
     const session = new Session(message.session, socket);
-    session.told = message.told;
+    session.clientFields = message.clientFields;
     sessions.set(message.session, session);
     taken++;
     if (message.deadline && Number(process.hrtime.bigint()) / 1e9 > message.deadline)
@@ -248,7 +248,7 @@ function onMessage(message, socket) {
   else if (message.do === 'ask_browser')
     whenWell(() => say({ say: 'browser_answered', id: message.id }));
   else if (message.do === 'sync') {
-    say({ say: 'live', sessions: [...sessions.keys()], told: told(), ready });
+    say({ say: 'live', sessions: [...sessions.keys()], clientFields: clientFields(), ready });
     unacknowledged.forEach(say);
   } else if (message.do === 'canary') {
     const error = env.FAKE_HANG_CANARY || isSick ? 'no context, page and evaluate in time' : env.FAKE_FAIL_CANARY || null;

@@ -212,7 +212,7 @@ def offer(
     session_id: str, sock: socket.socket, headers: Mapping[str, str] = HEADERS, early: str = "", **told: str
 ) -> OfferedClient:
     """What a worker is offered; there is time, and nobody waits for the answer."""
-    session = LiveSession(session_id, told=told)
+    session = LiveSession(session_id, client_fields=told)
     return OfferedClient(session, time.monotonic() + BOUND_S, headers, early, "", sock, lambda _answer: None)
 
 

@@ -157,12 +157,14 @@ async def test_the_client_of_a_lease_and_the_name_of_a_run_come_with_the_offer(w
     client, handed = socket.socketpair()
     with client, handed:
         worker.send(
-            json.dumps({**OFFER, "told": {"name": "Smoke 12"}, "lease": ["l1", "secret"], "trace": "00-1"}).encode(),
+            json.dumps(
+                {**OFFER, "clientFields": {"name": "Smoke 12"}, "lease": ["l1", "secret"], "trace": "00-1"}
+            ).encode(),
             handed.fileno(),
         )
         offered = await worker.offers.get()
         session = offered.session
-        assert (session.told, session.lease_id, offered.secret) == ({"name": "Smoke 12"}, "l1", "secret")
+        assert (session.client_fields, session.lease_id, offered.secret) == ({"name": "Smoke 12"}, "l1", "secret")
         assert session.trace == "00-1"
         offered.answer("in use")
 

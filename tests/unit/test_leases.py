@@ -78,7 +78,7 @@ class Worker:
     def take(self, lease_id: str = "l1", link: int = LINK, ttl_s: float = 900.0, secret: str = "s") -> Any:
         told = {"labels": "AppA:Chromium:UAT", "name": "Smoke 12", "token": self.token[0]}
         says = {"deadline": math.inf, "client": "1.2.3.4:5", "secret": secret, "expiresAt": time.time() + ttl_s}
-        return self.ask("take", lease_id, link, told=told, tokenId=self.token[1], **says)
+        return self.ask("take", lease_id, link, clientFields=told, tokenId=self.token[1], **says)
 
     def borrow(self, lease_id: str = "l1", ttl_s: float = 900.0) -> None:
         self.keep(lease_id, ttl_s=ttl_s)
@@ -309,7 +309,7 @@ async def test_a_lease_is_extended_and_never_shortened(worker: Worker) -> None:
 
 async def test_only_the_token_that_borrowed_a_lease_and_operators_may_change_it(worker: Worker) -> None:
     worker.borrow()
-    worker.slots.held["l1"].told = {"token": "ci"}
+    worker.slots.held["l1"].client_fields = {"token": "ci"}
     assert worker.ask("extend", ttlS=60, token="other") == "no such lease"
     assert worker.ask("return", token="other") == "no such lease"
     assert worker.ask("extend", ttlS=60, token="ci") is None

@@ -241,5 +241,5 @@ async def test_what_is_under_way_is_not_written_yet() -> None:
 
 
 def test_an_end_is_of_the_same_client_as_the_start() -> None:
-    assert SessionUpdate("a", told={"token": "ci"}).merged(ended("a")).told == {"token": "ci"}
-    assert ended("a").merged(SessionUpdate("a", told={"token": "ci"})).told == {"token": "ci"}
+    assert SessionUpdate("a", client_fields={"token": "ci"}).merged(ended("a")).client_fields == {"token": "ci"}
+    assert ended("a").merged(SessionUpdate("a", client_fields={"token": "ci"})).client_fields == {"token": "ci"}

@@ -24,7 +24,7 @@ def offer(slots: Slots, session_id: str, deadline: float = 9.0, **told: str) -> 
     """A proxy offers a session at second 0."""
     refused = slots.refusal(session_id, deadline, 0.0)
     if refused is None:
-        slots.admit(LiveSession(session_id, told=told))
+        slots.admit(LiveSession(session_id, client_fields=told))
     return refused
 
 
@@ -156,8 +156,8 @@ async def test_empty_waits_for_the_last_session() -> None:
 async def test_who_has_the_slots_is_told_as_clients_have_said_it() -> None:
     slots = open_slots(9)
     smoke = {"name": "Smoke 12", "labels": "AppA:Chromium:UAT"}
-    slots.hold(Lease("l1", told=smoke, digest="", expires_at=9.0))
-    slots.admit(LiveSession("s1", told=smoke, lease_id="l1"))  # has no slot of its own
+    slots.hold(Lease("l1", client_fields=smoke, digest="", expires_at=9.0))
+    slots.admit(LiveSession("s1", client_fields=smoke, lease_id="l1"))  # has no slot of its own
     for session_id, told in (("a", smoke), ("b", {"run": "r1"}), ("c", {}), ("d", {"token": "ci"})):
         assert offer(slots, session_id, **told) is None
     assert slots.taken == 5
@@ -166,5 +166,5 @@ async def test_who_has_the_slots_is_told_as_clients_have_said_it() -> None:
         {"name": "", "run": "r1", "labels": "", "slots": 1},
     ]
     for index in range(30):
-        slots.hold(Lease(f"l{index}", told={"run": str(index)}, digest="", expires_at=9.0))
+        slots.hold(Lease(f"l{index}", client_fields={"run": str(index)}, digest="", expires_at=9.0))
     assert len(slots.runs()) == MOST_RUNS

@@ -15,7 +15,7 @@ END = SessionEnd(SessionStatus.COMPLETED, Reason(EndReason.CLIENT_DISCONNECTED),
 UPDATES = (
     SessionUpdate("a", 1.0, "client", END, {"token": "ci"}),
     SessionUpdate("b"),
-    SessionUpdate("c", 1.0, told={"token": "ci"}, kind=HeldAs.LEASE),
+    SessionUpdate("c", 1.0, client_fields={"token": "ci"}, kind=HeldAs.LEASE),
     SessionUpdate("d", 1.0, lease_id="c"),
 )
 
@@ -39,10 +39,10 @@ def test_a_file_of_a_worker_with_other_code_is_read(tmp_path: Path) -> None:
     text = """{"browserType":"chromium","workerId":"0000000a","entries":[
         {"session_id":"a","started_at":1.0,"client":"client","end":{"status":"completed",
         "reason":{"kind":"client disconnected","detail":"","signal":"","note":""},
-        "at":2.0,"bytes_in":3,"bytes_out":4,"drain_at":null},"told":{"token":"ci"},"kind":"session","lease_id":""},
-        {"session_id":"b","started_at":null,"client":"","end":null,"told":{},"kind":"session","lease_id":""},
-        {"session_id":"c","started_at":1.0,"client":"","end":null,"told":{"token":"ci"},"kind":"lease","lease_id":""},
-        {"session_id":"d","started_at":1.0,"client":"","end":null,"told":{},"kind":"session","lease_id":"c"}]}"""
+        "at":2.0,"bytes_in":3,"bytes_out":4,"drain_at":null},"client_fields":{"token":"ci"},"kind":"session","lease_id":""},
+        {"session_id":"b","started_at":null,"client":"","end":null,"client_fields":{},"kind":"session","lease_id":""},
+        {"session_id":"c","started_at":1.0,"client":"","end":null,"client_fields":{"token":"ci"},"kind":"lease","lease_id":""},
+        {"session_id":"d","started_at":1.0,"client":"","end":null,"client_fields":{},"kind":"session","lease_id":"c"}]}"""
     file.write_text(text)
     (found,) = read_spool_files(tmp_path)
     assert (found.browser_type, found.worker_id, found.updates) == ("chromium", "0000000a", UPDATES)

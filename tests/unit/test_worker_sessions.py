@@ -60,7 +60,7 @@ class Worker:
         refused: list[str] = []
         self.slots.status = WorkerStatus.AVAILABLE
         with socket.socket() as sock:
-            session = LiveSession(token_id, told={"token": "ci"}, token_id=token_id)
+            session = LiveSession(token_id, client_fields={"token": "ci"}, token_id=token_id)
 
             def answered(said: bytes) -> None:
                 refused.append(json.loads(said)["refused"])
@@ -146,9 +146,9 @@ async def test_the_sessions_of_a_token_end_and_none_that_is_on_its_way_begins(wo
     ci, again, other = (make(name, Role.CLIENT, 0, (), 0.0)[0] for name in ("ci", "ci", "other"))
     with changing(worker.tokens_file) as tokens:
         tokens["ci"], tokens["other"] = ci, other
-    await worker.serve("a", told={"token": "ci"}, token_id=ci.id)
-    await worker.serve("b", told={"token": "ci"}, token_id=ci.id)
-    await worker.serve("c", told={"token": "other"}, token_id=other.id)
+    await worker.serve("a", client_fields={"token": "ci"}, token_id=ci.id)
+    await worker.serve("b", client_fields={"token": "ci"}, token_id=ci.id)
+    await worker.serve("c", client_fields={"token": "other"}, token_id=other.id)
     worker.done.clear()
     worker.admission.end_of_tokens(["ci"])  # which is there: the command takes it out of the file first
     assert worker.done == []
@@ -172,7 +172,7 @@ async def test_the_sessions_of_a_token_end_and_none_that_is_on_its_way_begins(wo
 
 
 async def test_a_lease_of_such_a_token_ends_with_the_session_that_came_with_it(worker: Worker) -> None:
-    lease = Lease("l1", told={"token": "ci"}, token_id="aa", digest="", expires_at=0.0, connected="s1")
+    lease = Lease("l1", client_fields={"token": "ci"}, token_id="aa", digest="", expires_at=0.0, connected="s1")
     worker.slots.hold(lease)
     await worker.serve("s1", lease_id="l1")
     with changing(worker.tokens_file):
@@ -191,14 +191,14 @@ async def test_a_successor_ends_the_sessions_of_a_token_that_was_revoked_before_
     live = {"a": {"token": "ci", "tokenId": ci.id}, "b": {"token": "ci", "tokenId": again.id}}
     worker.admission.adopt(cast("Any", worker), live)
     assert worker.done == ["close a: token revoked"]
-    assert [each.told for each in worker.slots.live.values()] == [{"token": "ci"}] * 2
+    assert [each.client_fields for each in worker.slots.live.values()] == [{"token": "ci"}] * 2
 
 
 async def test_a_successor_knows_the_lease_of_each_session_also_of_one_that_is_over(worker: Worker) -> None:
     worker.slots.hold(Lease("l1", digest="", expires_at=0.0))
     live = {"a": {"name": "Smoke 12", "lease": "l1"}, "b": {"lease": "not to be read"}, "c": {}}
     worker.sessions.adopt(cast("Any", worker), live)
-    found = [(each.id, each.lease_id, each.told) for each in worker.slots.live.values()]
+    found = [(each.id, each.lease_id, each.client_fields) for each in worker.slots.live.values()]
     assert found == [("a", "l1", {"name": "Smoke 12"}), ("b", "", {}), ("c", "", {})]
     assert worker.slots.taken == 3
     over: list[tuple[str, str, End | None]] = []

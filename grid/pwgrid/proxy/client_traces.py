@@ -93,7 +93,7 @@ class ClientTraces:
             "pwgrid.reason": told["reason"],
             "pwgrid.bytes_in": told["bytesIn"],
             "pwgrid.bytes_out": told["bytesOut"],
-            **self.names(told["told"]),
+            **self.names(told["clientFields"]),
         }
         around, began_ns = self.propagator.extract({"traceparent": told["trace"]}), int(told["startedAt"] * 1e9)
         span = self.tracer.start_span("session", around, attributes=_given(attributes), start_time=began_ns)

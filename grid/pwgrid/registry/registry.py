@@ -506,7 +506,7 @@ def _flat(sessions: Collection[SessionUpdate]) -> list[str]:
 
 
 def _told(update: SessionUpdate) -> str:
-    return orjson.dumps(update.told).decode() if update.told else ""
+    return orjson.dumps(update.client_fields).decode() if update.client_fields else ""
 
 
 def _read_cursor(cursor: str) -> tuple[str, str]:

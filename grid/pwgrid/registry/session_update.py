@@ -34,7 +34,7 @@ class SessionUpdate:
     started_at: float | None = None
     client: str = ""
     end: SessionEnd | None = None
-    told: Mapping[str, str] = field(default_factory=dict)
+    client_fields: Mapping[str, str] = field(default_factory=dict)
     """Fields of the record that the proxy told the worker. Used where Redis has none."""
     kind: HeldAs = HeldAs.SESSION
     lease_id: str = ""
@@ -56,7 +56,7 @@ class SessionUpdate:
             other.started_at if self.started_at is None else self.started_at,
             self.client or other.client,
             self.end or other.end,
-            self.told or other.told,
+            self.client_fields or other.client_fields,
             self.kind,
             self.lease_id or other.lease_id,
         )

@@ -104,7 +104,7 @@ class Admission:
             self.sessions.offered(client)
 
     def _is_to_end(self, holder: Holder) -> bool:
-        if holder.told.get(TOKEN, "") not in self._ended_tokens:
+        if holder.client_fields.get(TOKEN, "") not in self._ended_tokens:
             return False
         return (
             self.tokens.has(holder.token_id) is False

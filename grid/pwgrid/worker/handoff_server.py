@@ -161,7 +161,7 @@ class HandoffServer:
                 self._send(link, orjson.dumps({**reply, "asked": said["ask"]}))
                 return
             session = LiveSession(said["session"], said["client"])
-            session.told, session.trace = said.get("told", {}), said.get("trace", "")
+            session.client_fields, session.trace = said.get("clientFields", {}), said.get("trace", "")
             session.token_id = said.get(TOKEN_ID, "")
             session.lease_id, secret = said.get("lease", ("", ""))
             (fd,) = fds

@@ -28,7 +28,7 @@ class Holder:
     """Unix seconds; None during the handoff, and where only this worker's predecessor knew it."""
     is_served: bool = False
     """Of a session, whether the browser server has its socket; until then the handoff may still fail."""
-    told: Mapping[str, str] = field(default_factory=dict)
+    client_fields: Mapping[str, str] = field(default_factory=dict)
     """What the proxy told of its client: fields of its record (`labels`, `name`, `run`, `token`, `caps`)."""
     token_id: str = ""
     """That of its client's token; empty without one, and where only this worker's predecessor knew it."""
@@ -114,7 +114,7 @@ GRID_STOPPED: Final = End("grid", Reason(EndReason.GRID_STOPPED))
 @dataclass(slots=True, kw_only=True)
 class Lease(Holder):
     """Keeps its slot as a session does. It is served once its proxy has kept it: then it is on record, and a successor
-    knows it. `told` has the other fields of its record (names, label key)."""
+    knows it. `client_fields` has the other fields of its record (names, label key)."""
 
     kind = HeldAs.LEASE
     digest: str
@@ -164,7 +164,7 @@ class Lease(Holder):
 
     def fields(self) -> dict[str, str]:
         """Returns the fields of its record in Redis."""
-        return {**self.told, EXPIRES_AT: f"{self.expires_at:.3f}"}
+        return {**self.client_fields, EXPIRES_AT: f"{self.expires_at:.3f}"}
 
     def as_json(self) -> dict[str, Any]:
         """The lease as leases.json has it."""
@@ -172,7 +172,7 @@ class Lease(Holder):
             "id": self.id,
             "digest": self.digest,
             "expiresAt": self.expires_at,
-            "told": self.told,
+            "clientFields": self.client_fields,
             TOKEN_ID: self.token_id,
             "client": self.client,
             "startedAt": self.started_at,

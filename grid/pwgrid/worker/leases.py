@@ -88,7 +88,7 @@ class Leases:
         """Returns the answer to a proxy's request. Raises KeyError, TypeError or ValueError for a malformed one."""
         lease_id, token = str(message["id"]), message.get("token")
         lease = self.get(lease_id)
-        if lease is not None and token is not None and lease.told.get(TOKEN, "") != token:
+        if lease is not None and token is not None and lease.client_fields.get(TOKEN, "") != token:
             return {
                 "refused": OfferRefusal.NO_LEASE
             }  # another token's; an operator, who gives none, may ask about all leases
@@ -125,7 +125,7 @@ class Leases:
     def _take(self, link: int, lease_id: str, message: Mapping[str, Any]) -> dict[str, Any]:
         lease = Lease(
             *(lease_id, str(message["client"])),
-            told={str(name): str(value) for name, value in dict(message["told"]).items()},
+            client_fields={str(name): str(value) for name, value in dict(message["clientFields"]).items()},
             digest=digest_of(str(message["secret"])),
             expires_at=float(message["expiresAt"]),
             token_id=str(message.get(TOKEN_ID, "")),
@@ -330,7 +330,7 @@ class Leases:
             lease = Lease(
                 *(each["id"], each["client"], each["startedAt"]),
                 is_served=True,
-                told=each["told"],
+                client_fields=each["clientFields"],
                 digest=each["digest"],
                 expires_at=each["expiresAt"],
                 token_id=each[TOKEN_ID],

@@ -124,7 +124,12 @@ class RegistrySync:
 
     def started(self, session: LiveSession) -> None:
         """Records and logs that the session runs."""
-        fields = {"session": session.id, **_came_with(session), "client": session.client, **self.named(session.told)}
+        fields = {
+            "session": session.id,
+            **_came_with(session),
+            "client": session.client,
+            **self.named(session.client_fields),
+        }
         self._note(_update(session), "session_started", fields)
 
     def ended(self, closed: SessionClosed, session: LiveSession | None, on_record: Callable[[], None]) -> None:
@@ -139,7 +144,7 @@ class RegistrySync:
     def lease_started(self, lease: Lease) -> None:
         """Records that the lease was kept."""
         self._writer.note(_update(lease))
-        log.info("lease_started", lease=lease.id, client=lease.client, **self.named(lease.told))
+        log.info("lease_started", lease=lease.id, client=lease.client, **self.named(lease.client_fields))
 
     def lease_ended(self, lease: Lease, end: End) -> None:
         """Records that the lease is over."""
@@ -267,4 +272,4 @@ def _came_with(session: LiveSession) -> dict[str, str]:
 
 def _update(holder: Holder, end: SessionEnd | None = None) -> SessionUpdate:
     lease_id = holder.lease_id if isinstance(holder, LiveSession) else ""
-    return SessionUpdate(holder.id, holder.started_at, holder.client, end, holder.told, holder.kind, lease_id)
+    return SessionUpdate(holder.id, holder.started_at, holder.client, end, holder.client_fields, holder.kind, lease_id)

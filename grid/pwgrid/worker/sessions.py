@@ -63,7 +63,7 @@ class Sessions:
         self.server = server
         for session_id, told in live.items():
             fields = {name: text for name, text in told.items() if name not in (TOKEN_ID, OF_LEASE)}
-            session = LiveSession(session_id, is_served=True, told=fields, token_id=told.get(TOKEN_ID, ""))
+            session = LiveSession(session_id, is_served=True, client_fields=fields, token_id=told.get(TOKEN_ID, ""))
             if (lease_id := told.get(OF_LEASE, "")) in self._slots.held:
                 session.lease_id = lease_id
             self._slots.admit(session)
@@ -88,7 +88,7 @@ class Sessions:
     def _tell_over(self, closed: SessionClosed, session: LiveSession) -> None:
         """Tells the proxies of the end of a traced session."""
         now, boot = time.time(), self._boot
-        told = (self._slots.held.get(session.lease_id) or session).told
+        told = (self._slots.held.get(session.lease_id) or session).client_fields
         self._handoff.tell_over(
             {
                 "trace": session.trace,
@@ -102,7 +102,7 @@ class Sessions:
                 "reason": str(closed.end.reason),
                 "bytesIn": closed.bytes_in,
                 "bytesOut": closed.bytes_out,
-                "told": {name: told[name] for name in GIVEN_BY_CLIENTS if name in told},
+                "clientFields": {name: told[name] for name in GIVEN_BY_CLIENTS if name in told},
             }
         )
 

@@ -58,7 +58,9 @@ class Slots:
     def runs(self) -> list[dict[str, str | int]]:
         """Returns who has how many slots, by names and label key as far as clients gave them; the MOST_RUNS largest."""
         counts = Counter(
-            tuple(each.told.get(name, "") for name in GIVEN_BY_CLIENTS) for each in self._holders() if each.told
+            tuple(each.client_fields.get(name, "") for name in GIVEN_BY_CLIENTS)
+            for each in self._holders()
+            if each.client_fields
         )
         del counts[("",) * len(GIVEN_BY_CLIENTS)]
         return [

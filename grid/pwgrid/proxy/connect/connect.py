@@ -269,7 +269,7 @@ class ConnectingClient(asyncio.Protocol):
 def _told_of(claim: Claim) -> dict[str, object]:
     """Returns what the worker gets of a client without a lease, beside that."""
     token_id = "" if claim.token == OPERATORS_TOKEN else claim.token_id  # a browser server gets it, too
-    told = {"told": claim.told() if claim.fields else {}, records.TOKEN_ID: token_id}
+    told = {"clientFields": claim.client_fields() if claim.fields else {}, records.TOKEN_ID: token_id}
     return {name: value for name, value in told.items() if value}
 
 

@@ -107,7 +107,7 @@ class _Lending:
             "secret": secret,
             "expiresAt": expires_at,
             records.TOKEN_ID: claim.token_id,
-            "told": {name: text for name, text in claim.told().items() if name != EXPIRES_AT},
+            "clientFields": {name: text for name, text in claim.client_fields().items() if name != EXPIRES_AT},
         }
 
     async def _keep(self, lease_id: LeaseId) -> None:

@@ -63,7 +63,7 @@ class Claim:
     def party(self) -> Party:
         return Party(self.token, self.run)
 
-    def told(self) -> dict[str, str]:
+    def client_fields(self) -> dict[str, str]:
         """Returns what the worker is told: owner, names and caps, for a record that Redis does not have."""
         return {**self.fields, CAPS: ",".join(self.caps)} if self.caps else {**self.fields}
 

@@ -86,7 +86,7 @@ function onMessage(message, socket) {
     case 'canary':
       return void canary(message.id, message.timeoutS * 1000);
     case 'sync':
-      say({ say: 'live', sessions: [...sessions.keys()], told: told(), ready });
+      say({ say: 'live', sessions: [...sessions.keys()], clientFields: clientFields(), ready });
       for (const closed of unacknowledged.values())
         say(closed);
       if (gone)
@@ -113,13 +113,13 @@ function symbolOf(object, name) {
 // ----------------------------------------------------------------------------------------------------------- sessions
 
 // What the worker was told of its sessions, by their ids, for its successor; of some it was told nothing.
-function told() {
-  return Object.fromEntries([...sessions.values()].filter(each => each.told).map(each => [each.id, each.told]));
+function clientFields() {
+  return Object.fromEntries([...sessions.values()].filter(each => each.clientFields).map(each => [each.id, each.clientFields]));
 }
 
-function takeSession({ session: id, deadline, headers, early, told }, socket) {
+function takeSession({ session: id, deadline, headers, early, clientFields }, socket) {
   const session = new Session(id, socket, server);
-  session.told = told;
+  session.clientFields = clientFields;
   sessions.set(id, session);
   // After the deadline (this process was frozen) another worker has this client and its connection. Closing this copy of the
   // socket sends nothing. The deadline is CLOCK_MONOTONIC, as process.hrtime is.
@@ -154,7 +154,7 @@ function requestOf(url, headers, socket) {
 
 function onOver(session, report) {
   sessions.delete(session.id);
-  const message = { say: 'closed', idx: ++closedIdx, session: session.id, lease: session.told?.lease, ...report };
+  const message = { say: 'closed', idx: ++closedIdx, session: session.id, lease: session.clientFields?.lease, ...report };
   unacknowledged.set(message.idx, message);
   say(message);
   if (!process.connected && !sessions.size)

@@ -184,7 +184,7 @@ class BrowserServer:
             server._release()
             raise
         server._set_ready(message["ready"])
-        told = message["told"]
+        told = message["clientFields"]
         return server, {session_id: told.get(session_id, {}) for session_id in message["sessions"]}
 
     def hand_over(self, client: OfferedClient) -> asyncio.Future[None]:
@@ -206,8 +206,8 @@ class BrowserServer:
         }
         session = client.session
         more = {TOKEN_ID: session.token_id, OF_LEASE: session.lease_id}
-        if told := {**session.told, **{name: text for name, text in more.items() if text}}:
-            message["told"] = told  # for a successor of this worker
+        if told := {**session.client_fields, **{name: text for name, text in more.items() if text}}:
+            message["clientFields"] = told  # for a successor of this worker
         return self._link.send_handle(message, client.sock)
 
     def close_session(self, session_id: str, reason: Reason[EndReason], text: str | None = None) -> None:

@@ -21,7 +21,7 @@ class Session {
     this.server = server;
     this.socket = socket;
     this.ws = null;
-    this.told = undefined; // what the worker was told of the client
+    this.clientFields = undefined; // what the worker was told of the client
     this.client = null; // of class Client: see client_cleanup.cjs
     this.by = '';
     this.kind = ''; // of the end's reason (EndReason in pwgrid/common/reasons.py); set once: the first one counts
