@@ -5,8 +5,8 @@ BIN := .venv/bin
 ARGS ?=
 LINK ?=
 # Test processes at once: two that begin with whole grids and real browsers, which keep more than one core busy each, and
-# others that begin with files that mostly wait (tests/support/xdist_lanes.py). With 2 there is no such one.
-JOBS ?= 3
+# others that begin with files that mostly wait (tests/support/xdist_lanes.py). With 3 a third of the time of two cores was idle.
+JOBS ?= 4
 # What has the longest files comes first, so that no process is left alone with one at the end.
 TESTS ?= tests/faults tests/e2e tests/process tests/hostile tests/lua tests/unit
 # Python's caches are written, whatever a container says: else each process of each grid compiles all of the code again.

@@ -13,7 +13,8 @@ SAY_LAUNCHERS = """
 from pathlib import Path
 from pwgrid.cli.ask_grid import find_grid, status
 for worker in status(find_grid(None, None))["workers"]:
-    print(Path(f"/proc/{worker['nodePid']}/cmdline").read_text().split("\\0")[2])
+    command = Path(f"/proc/{worker['nodePid']}/cmdline").read_text().split("\\0")
+    print(next(argument for argument in command if argument.endswith(".cjs")))
 """
 
 FAILS = """

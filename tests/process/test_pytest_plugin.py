@@ -15,7 +15,7 @@ from tests.unit.test_client import BAD_ENDPOINTS
 def test_pytest_says_in_one_line_that_an_endpoint_is_none(tmp_path: Path, endpoint: str, argument: str) -> None:
     given = [f"{argument}={endpoint}"] if argument else []
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *given],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:asyncio", *given],
         cwd=tmp_path,
         env={**os.environ, "PWGRID_WS_ENDPOINT": "" if argument else endpoint},
         capture_output=True,

@@ -10,13 +10,13 @@ from structlog.testing import capture_logs
 
 from pwgrid.common import restricted_exec
 from pwgrid.common.errors import ConfigError, GridError
-from pwgrid.installed import landlock
+from pwgrid.installed import confine_setting
 from pwgrid.installed.browsers import STOCK_FIREFOX_CHANNEL, FoundBrowser
 from pwgrid.installed.running_parts import RunningParts, log_warnings
 from pwgrid.settings.load import load
 from pwgrid.settings.model import Settings
-from pwgrid.worker.browser import confinement
-from pwgrid.worker.browser.confinement import Confinement, Directories, identities, replaced
+from pwgrid.worker.browser import allowed_paths as confinement
+from pwgrid.worker.browser.allowed_paths import Confinement, Directories, identities, replaced
 from pwgrid.worker.browser.launch import LaunchSpec
 
 SHELL = FoundBrowser("chromium", "/opt/shell/chrome-headless-shell", "", "setting")
@@ -86,12 +86,12 @@ def test_browsers_are_confined_or_refused_file_urls(
 
 def test_a_grid_that_is_to_be_confined_does_not_start_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = load(None, {"CONFINE": "on"}, {})
-    landlock.check(Settings())
+    confine_setting.check(Settings())
     without_landlock(monkeypatch)
     with pytest.raises(GridError, match=r"CONFINE is on, and this kernel has no Landlock.*set CONFINE=auto"):
         RunningParts(loaded)
-    landlock.check(Settings())
-    landlock.check(Settings(confine="off"))
+    confine_setting.check(Settings())
+    confine_setting.check(Settings(confine="off"))
 
 
 @pytest.mark.parametrize(

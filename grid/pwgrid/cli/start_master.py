@@ -17,8 +17,8 @@ from pwgrid.common import log as logging
 from pwgrid.common.errors import GridError, system_error
 from pwgrid.common.grid_url import without_secrets
 from pwgrid.installed.running_parts import RunningParts, log_warnings
-from pwgrid.master.adoption import find_leftovers
 from pwgrid.master.config import Listeners, MasterConfig, Roles
+from pwgrid.master.find_leftovers import find_leftovers
 from pwgrid.master.leftovers import KeptOpen
 from pwgrid.master.listener import inherited_listeners, open_listener
 from pwgrid.master.main import Master

@@ -15,7 +15,7 @@ import pwgrid
 from pwgrid.common import log as logging
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.paths import resource_dir
-from pwgrid.installed import landlock
+from pwgrid.installed import confine_setting
 from pwgrid.installed.browsers import FoundBrowser, find_for_pool
 from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import Settings
@@ -33,7 +33,7 @@ class RunningParts:
 
     def __init__(self, loaded: Loaded) -> None:
         """Raises BrowserMissing, or GridError where the kernel lacks what the settings ask for."""
-        landlock.check(loaded.settings)
+        confine_setting.check(loaded.settings)
         self._loaded, self._sources = loaded, loaded.sources
         self.code: Final = code_fingerprint()
         self.browsers = _find_browsers(loaded.settings)
@@ -50,7 +50,7 @@ class RunningParts:
         """
         loaded = self._loaded.again()
         settings = loaded.settings
-        landlock.check(settings)
+        confine_setting.check(settings)
         if settings.port == self._loaded.settings.port:
             # The real port: 0 means any, and systemd may have opened another one.
             settings = settings.model_copy(update={"port": port})
@@ -92,8 +92,8 @@ def log_warnings(loaded: Loaded) -> None:
         log.warning("settings_warning", about=str(warning))
     settings = loaded.settings
     is_private = loaded.tokens_file is None
-    if not landlock.is_confined(settings) and not (is_private and settings.confine == "auto"):
-        why = "CONFINE=off" if settings.confine == "off" else landlock.NO_LANDLOCK
+    if not confine_setting.is_confined(settings) and not (is_private and settings.confine == "auto"):
+        why = "CONFINE=off" if settings.confine == "off" else confine_setting.NO_LANDLOCK
         who = "clients" if settings.block_file_urls == "off" else "browsers that are broken into"
         log.warning("browsers_not_confined", reason=why, about=f"{who} read what the grid's user may read")
 

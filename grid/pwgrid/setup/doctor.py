@@ -21,8 +21,8 @@ from pwgrid.common.redis_faults import FaultKind
 from pwgrid.common.redis_url import shown, user_of
 from pwgrid.common.restricted_exec import abi
 from pwgrid.installed.browsers import SearchPaths, find_for_pool, made_for
+from pwgrid.installed.confine_setting import NO_LANDLOCK, is_confined
 from pwgrid.installed.driver import own_driver
-from pwgrid.installed.landlock import NO_LANDLOCK, is_confined
 from pwgrid.master.listener import why_no_listening
 from pwgrid.master.memory_readings import BROWSER_MIB, MIB, SESSION_MIB, available_mib, own_cgroups, text_of
 from pwgrid.registry import embedded_redis

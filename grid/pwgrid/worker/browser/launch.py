@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from pwgrid.common.launch_failure import BrowserLaunchError
-from pwgrid.installed import landlock
+from pwgrid.installed import confine_setting
 from pwgrid.installed.browsers import FoundBrowser
 from pwgrid.installed.driver import own_driver
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
-from pwgrid.worker.browser.confinement import Confinement, Directories
+from pwgrid.worker.browser.allowed_paths import Confinement, Directories
 from pwgrid.worker.browser.health import HealthTimes
 from pwgrid.worker.close_texts import close_texts
 
@@ -90,7 +90,7 @@ class LaunchSpec:
     @property
     def confinement(self) -> Confinement | None:
         """What Node and the browser may use of the host's files; None where they are not confined."""
-        if not landlock.is_confined(self.settings):
+        if not confine_setting.is_confined(self.settings):
             return None
         return Confinement(self.settings, self.browser, self.pool.args, self.environment(), self.directories)
 

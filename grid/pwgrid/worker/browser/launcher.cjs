@@ -26,7 +26,7 @@ delete process.env.MALLOC_MMAP_THRESHOLD_; // no matter of the browser's
 if (options.codeCache)
   nodeModule.enableCompileCache(options.codeCache);
 
-const { BrowserHealth } = require('./browser_health.cjs');
+const { BrowserSigns } = require('./browser_signs.cjs');
 const { BrowserMessages } = require('./browser_messages.cjs');
 const { CertificatePorts } = require('./certificate_ports.cjs');
 const { Clients } = require('./client_cleanup.cjs');
@@ -34,6 +34,7 @@ const { confineProcesses } = require('./confined_processes.cjs');
 const { ErrorCounts } = require('./error_counts.cjs');
 const { serveLiveView } = require('./live_view.cjs');
 const { INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
+const { watchTimeouts } = require('./session_timeouts.cjs');
 const { WorkMark } = require('./work_mark.cjs');
 
 const STOP_GRACE_MS = 5_000; // for the browser to close by itself, unless `stop` says otherwise
@@ -44,7 +45,7 @@ let browserType = null;
 let clients = null;
 let certificatePorts = null;
 let messages = null; // what the browser says, of class BrowserMessages
-let health = null; // of the browser
+let signs = null; // of the browser
 let ready = null; // the `ready` message, once the browser is launched
 let gone = null; // the `gone` message, once the browser has ended or cannot be understood any more
 let stopping = null; // the promise of stop(), once called
@@ -80,9 +81,9 @@ function onMessage(message, socket) {
     case 'ping':
       return say({ say: 'pong', id: message.id, browserSilentMs: Math.round(messages.silentMs()) });
     case 'ask_browser':
-      return void health.ask().then(() => say({ say: 'browser_answered', id: message.id }), () => {}); // it has ended
+      return void signs.ask().then(() => say({ say: 'browser_answered', id: message.id }), () => {}); // it has ended
     case 'cut_hanging':
-      return health.cutHanging(message.kind, message.afterS * 1000);
+      return signs.cutHanging(message.kind, message.afterS * 1000);
     case 'canary':
       return void canary(message.id, message.timeoutS * 1000);
     case 'sync':
@@ -170,22 +171,6 @@ function endAll(by, kind, code) {
     session.end(by, kind, code);
 }
 
-function watchSessions() {
-  if (options.pingTimeoutS)
-    setInterval(() => sessions.forEach(session => session.ping()), options.pingTimeoutS * 1000 / 3).unref();
-  const shortestS = Math.min(options.idleTimeoutS || Infinity, options.maxDurationS || Infinity);
-  if (shortestS === Infinity)
-    return;
-  const periodMs = Math.min(Math.max(shortestS * 100, 50), 1000);
-  let last = performance.now();
-  setInterval(() => {
-    const now = performance.now();
-    const elapsedMs = Math.min(now - last, 2 * periodMs); // a pause of this process is no silence of the client
-    last = now;
-    sessions.forEach(session => session.sweep(elapsedMs));
-  }, periodMs).unref();
-}
-
 // ------------------------------------------------------------------------------------------------------------ browser
 
 async function launch() {
@@ -198,9 +183,9 @@ async function launch() {
   certificatePorts = new CertificatePorts(() => browserServer.process().pid, (times, uid) => say({ say: 'refused', times, uid }));
   clients = new Clients(playwright, options, certificatePorts, {
     onGoing: () => browserServer.kill().catch(() => {}),
-    onCall: (client, message) => health?.began(client, message),
-    onAnswer: (client, message) => health?.answered(client, message),
-    onGone: client => health?.gone(client),
+    onCall: (client, message) => signs?.began(client, message),
+    onAnswer: (client, message) => signs?.answered(client, message),
+    onGone: client => signs?.gone(client),
     onConnectionError: (client, error) => errors.note('client', error, client.session.id),
   });
   browserType = playwright[options.browserType];
@@ -227,7 +212,7 @@ async function launch() {
 }
 
 function watchBrowser(browser) {
-  health = new BrowserHealth(browser, options.signAfterS * 1000, what => say({ say: 'sign', what }));
+  signs = new BrowserSigns(browser, options.signAfterS * 1000, what => say({ say: 'sign', what }));
   messages = new BrowserMessages(browser._connection, {
     onDropped: (what, bytes) => errors.note('too long', `${what} of ${bytes} bytes`),
     onBroken: error => {
@@ -281,12 +266,12 @@ async function tryBrowser(timeoutMs) {
 
 async function canary(id, timeoutMs) {
   const started = performance.now();
-  const { opened } = health;
+  const { opened } = signs;
   let error = null;
   try {
     await tryBrowser(timeoutMs);
   } catch (failure) {
-    if (gone || health.opened === opened) // else it is only slow: a client has got a page meanwhile
+    if (gone || signs.opened === opened) // else it is only slow: a client has got a page meanwhile
       error = gone ? `${gone.reason.kind}: ${gone.reason.detail}` : String(failure.message);
   }
   say({ say: 'canary', id, ok: error === null, error, ms: Math.round(performance.now() - started) });
@@ -406,7 +391,7 @@ async function main() {
   }
   process.on('uncaughtException', onUncaught);
   process.on('unhandledRejection', onUncaught);
-  watchSessions();
+  watchTimeouts(sessions, options);
   if (options.liveView)
     serveLiveView(options.liveView, options.browserType, id => sessions.get(id)?.client?.pages() ?? null);
   say(ready);

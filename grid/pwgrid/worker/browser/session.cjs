@@ -1,10 +1,8 @@
 // One session in the browser server: its socket from the handoff to its close, and why it ended.
-//
-// Idle means: no bytes from the client except pings and pongs. What the browser sends does not count, or a page that logs for
-// ever would hold a slot for ever; a client that waits for one answer longer than the limit counts as idle.
 'use strict';
 
 const { tooManyValues } = require('./message_bounds.cjs');
+const { SessionTimeouts } = require('./session_timeouts.cjs');
 
 const CLOSE_GRACE_MS = 3_000; // between the close frame and the end of the socket, if the client does not answer or read it
 const TEXT_LIMIT_BYTES = 123; // of the reason in a close frame (RFC 6455)
@@ -27,12 +25,7 @@ class Session {
     this.kind = ''; // of the end's reason (EndReason in pwgrid/common/reasons.py); set once: the first one counts
     this.detail = '';
     this.errno = '';
-    this.startedAt = performance.now();
-    this.controlBytes = 0; // pings and pongs of the client, headers included
-    this.idleBytes = 0; // client bytes at the last sweep that saw some
-    this.idleMs = 0;
-    this.silentPings = 0;
-    this.pinged = { read: 0, queued: 0, delivered: 0 };
+    this.timeouts = null; // of class SessionTimeouts, once it is upgraded
     this.timer = null;
     this.isOver = false;
     socket[kSession] = this;
@@ -47,12 +40,9 @@ class Session {
       this.kind = 'handshake refused';
       return;
     }
-    const countControl = data => { this.controlBytes += 6 + data.length; };
-    ws.on('ping', countControl);
-    ws.on('pong', countControl);
+    this.timeouts = new SessionTimeouts(this, this.server.options);
     const { emit } = ws;
     ws.emit = (event, data, ...rest) => event === 'message' && !this.takes(data) || emit.call(ws, event, data, ...rest);
-    this.idleBytes = this.socket.bytesRead;
     ws.prependOnceListener('message', data => this.refuseDevTools(data));
     // Playwright closes a socket itself when the browser disconnects or the client breaks the protocol. Then the client
     // gets the grid's close frame, and no terminate() right after it, which would swallow it.
@@ -168,38 +158,6 @@ class Session {
       by: this.by || 'client',
       reason: { kind: this.kind || (lost ? 'connection lost' : 'client disconnected'), detail: this.detail },
     });
-  }
-
-  // Called three times within the ping timeout. Any bytes from the client are a sign of life, and so is reading what was
-  // queued for it: a client busy with one large message cannot answer a ping. Counts calls, not time, so that clients do not
-  // pay for a pause of this process.
-  ping() {
-    if (!this.ws || this.kind)
-      return;
-    const handle = this.socket._handle;
-    const queued = handle ? handle.writeQueueSize : 0;
-    const now = { read: this.socket.bytesRead, queued, delivered: handle ? handle.bytesWritten - queued : 0 };
-    const before = this.pinged;
-    const alive = now.read !== before.read || (before.queued > 0 && now.delivered > before.delivered) || this.socket.isPaused();
-    this.pinged = now;
-    this.silentPings = alive ? 0 : this.silentPings + 1;
-    if (this.silentPings >= 3)
-      this.end('grid', 'ping timeout');
-    else
-      this.ws.ping();
-  }
-
-  sweep(elapsedMs) {
-    if (!this.ws || this.kind)
-      return;
-    const bytes = this.socket.bytesRead - this.controlBytes;
-    this.idleMs = bytes > this.idleBytes ? 0 : this.idleMs + elapsedMs;
-    this.idleBytes = Math.max(bytes, this.idleBytes);
-    const { idleTimeoutS, maxDurationS } = this.server.options;
-    if (idleTimeoutS && this.idleMs >= idleTimeoutS * 1000)
-      this.end('grid', 'idle timeout');
-    else if (maxDurationS && performance.now() - this.startedAt >= maxDurationS * 1000)
-      this.end('grid', 'maximum duration');
   }
 }
 

@@ -9,7 +9,7 @@ const MAKES_PAGES = new Set(['newContext', 'newContextForReuse', 'newPage']);
 // or the host.
 const BY_THE_PAGE = new Set(['crashed', 'oom']);
 
-class BrowserHealth {
+class BrowserSigns {
   // `signAfterMs`: how long a context or a page may take. `onSign(what)` is called for each sign.
   constructor(browser, signAfterMs, onSign) {
     this.browser = browser;
@@ -131,4 +131,4 @@ function cheapestQuestion(browser) {
   return [browser.session, 'Browser.getInfo']; // Playwright's own Firefox
 }
 
-module.exports = { BrowserHealth };
+module.exports = { BrowserSigns };
