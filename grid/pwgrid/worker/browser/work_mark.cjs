@@ -6,6 +6,10 @@ const fs = require('node:fs');
 
 const BYTES = 64; // of a session's id, filled up with blanks
 
+// A write takes as long as a tenth of an evaluate(). So a session that goes on working is written once, and cleared at most so
+// often; what blocks Node by itself in so short a time behind a message is taken for that session's work.
+const CLEARED_AFTER_MS = 100;
+
 class WorkMark {
   constructor(path) {
     this.file = fs.openSync(path, 'w', 0o600);
@@ -16,10 +20,10 @@ class WorkMark {
   // Called when the work begins on a message of this session, of the browser or of its client; empty if it is nobody's.
   begins(session) {
     this.note(session);
-    this.clearing ??= setImmediate(() => {
+    this.clearing ??= setTimeout(() => {
       this.clearing = null;
       this.note('');
-    });
+    }, CLEARED_AFTER_MS).unref();
   }
 
   note(session) {
