@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.proxy.roster import Roster
+from pwgrid.proxy.roster import PoolView, Roster
 from pwgrid.registry.records import RegistrySnapshot
 from pwgrid.registry.registry import Registry
 from pwgrid.registry.selectable_workers import Look, Verdict, can_serve
@@ -23,19 +24,21 @@ class Readiness:
 
     async def verdict(self, found: RegistrySnapshot | None = None) -> Verdict:
         """Returns whether the grid is ready now. `found` is the registry's snapshot, if the caller has one."""
-        not_ready = self._roster.not_ready()
-        if not_ready is not None:
+        if (not_ready := self._roster.not_ready()) is not None:
             return Verdict(not_ready)  # whatever Redis says
         look = found or await self._ask_redis()
-        offered = self._roster.offered().values()  # now: one may have been removed during the look
-        return can_serve(self._roster.not_ready(), look, offered, self._registry.now(), self._stale_s)
+        return self._judge(look, self._roster.offered().values())  # now: one may have been removed meanwhile
 
     async def shortage(self, pool: str) -> str | None:
         """Returns why this pool can take no session at all; None when it can once a slot is free."""
-        not_ready = self._roster.host_guard or self._roster.shortage(pool)
+        if not_ready := self._roster.host_guard or self._roster.shortage(pool):
+            return not_ready
         look = await self._ask_redis()
-        found = self._roster.pools.get(pool)  # it may have been removed during the look
-        return can_serve(not_ready, look, [found] if found else [], self._registry.now(), self._stale_s).reason
+        found = self._roster.pools.get(pool)  # it may have been removed meanwhile
+        return self._judge(look, [found] if found else []).reason
+
+    def _judge(self, look: Look, pools: Iterable[PoolView]) -> Verdict:
+        return can_serve(None, look, pools, self._registry.now(), self._stale_s)
 
     async def _ask_redis(self) -> Look:
         """Asks Redis. Returns what it says, or why it says nothing. Calls at the same time share one question: many

@@ -106,6 +106,5 @@ class Admission:
     def _is_to_end(self, holder: Holder) -> bool:
         if holder.client_fields.get(TOKEN, "") not in self._ended_tokens:
             return False
-        return (
-            self.tokens.has(holder.token_id) is False
-        )  # if that cannot be told now, the master's next state is another occasion
+        # If that cannot be told now, the master's next state is another occasion.
+        return self.tokens.has(holder.token_id) is False

@@ -89,9 +89,8 @@ class Leases:
         lease_id, token = str(message["id"]), message.get("token")
         lease = self.get(lease_id)
         if lease is not None and token is not None and lease.client_fields.get(TOKEN, "") != token:
-            return {
-                "refused": OfferRefusal.NO_LEASE
-            }  # another token's; an operator, who gives none, may ask about all leases
+            # Another token's. An operator, who gives none, may ask about all leases.
+            return {"refused": OfferRefusal.NO_LEASE}
         match message["do"]:
             case "take":
                 return self._take(link, lease_id, message)

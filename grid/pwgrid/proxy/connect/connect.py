@@ -166,8 +166,9 @@ class ConnectingClient(asyncio.Protocol):
         return worker_id, served_at
 
     async def taken_all_the_same(self, worker_id: str, failure: HandoffFailure) -> Served | None:
+        assert self._claim is not None
         if await may_be_served(self._sock, failure):
-            log.warning("handed_off_unconfirmed", worker=worker_id)
+            log.warning("handed_off_unconfirmed", worker=worker_id, **self._claim.named)
             return worker_id, time.monotonic()
         if self._transport.is_closing():
             raise ClientGone

@@ -81,7 +81,6 @@ class _Lending:
         secret = secrets.token_urlsafe(24)
         lease_id = LeaseId(worker_id, self.claim.session_id)
         path = f"/lease/{self.claim.browser_type}/{worker_id}/{lease_id.own}.{secret}"
-        refused = None
         try:
             await self._asks(lease_id, "take", **self._terms(secret, expires_at))
             if self.claim.abandoned:
@@ -89,15 +88,17 @@ class _Lending:
                 raise HandoffFailure("its client has gone")
             await self._keep(lease_id)
         except HandoffFailure as failure:
-            refused = failure.reason
+            self._trace(worker_id, since, failure.reason)
             raise
-        finally:
-            if self.attempt is not None:
-                self.attempt.offered("keep", since, time.monotonic(), worker_id, refused)
+        self._trace(worker_id, since, None)
         return GrantedLease(lease_id, path, expires_at)
 
     async def taken_all_the_same(self, _worker_id: str, _failure: HandoffFailure) -> None:
         """A lease whose worker has not said that it keeps it is none."""
+
+    def _trace(self, worker_id: str, since: float, refused: str | None) -> None:
+        if self.attempt is not None:
+            self.attempt.offered("keep", since, time.monotonic(), worker_id, refused)
 
     def _terms(self, secret: str, expires_at: float) -> dict[str, Any]:
         claim = self.claim

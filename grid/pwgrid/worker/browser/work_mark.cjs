@@ -17,7 +17,7 @@ class WorkMark {
     this.clearing = null;
   }
 
-  // Called when the work begins on a message of this session, of the browser or of its client; empty if it is nobody's.
+  // Called when the work begins on a message of this session, from the browser or from its client.
   begins(session) {
     this.note(session);
     this.clearing ??= setTimeout(() => {
