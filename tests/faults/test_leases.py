@@ -56,6 +56,10 @@ async def kill(grid: Grid, what: str, used: dict[str, Any]) -> None:
     if what == "master":
         await asyncio.to_thread(grid.kill_master)
         await asyncio.to_thread(grid.start_again)
+        # Until a worker has come back to its new master, that has no way to its browser server: two faults at once.
+        await eventually_async(
+            lambda: {each["phase"] for each in grid.status()["workers"]} == {"running"}, "the worker has come back"
+        )
     elif what == "upgrade":
         done = await asyncio.to_thread(grid.command, "upgrade", "--force", timeout_s=120)
         assert done.returncode == 0, done.stderr
