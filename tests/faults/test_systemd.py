@@ -101,6 +101,11 @@ class Service:
         shown = self.manager.show("pwgrid.service")
         return shown["ActiveState"], shown["MainPID"]
 
+    def runs_again(self, before: tuple[str, str]) -> bool:
+        """Whether it is up with another main process than before."""
+        state, pid = self.main()
+        return state == "active" and pid not in ("0", before[1])
+
     def stop(self) -> None:
         """Ends it, and proves that nothing is left of it."""
         self.manager.systemctl("stop", "pwgrid.socket", "pwgrid.service")
@@ -358,10 +363,7 @@ async def test_reload_restart_upgrade_a_new_unit_and_a_killed_and_a_frozen_maste
         assert await asyncio.to_thread(running.available) == workers
 
         systemctl("kill", "--kill-who=main", "--signal=KILL", "pwgrid.service")
-        await eventually_async(
-            lambda: running.main()[0] == "active" and running.main()[1] not in ("0", installed[1]),
-            "systemd has started it again",
-        )
+        await eventually_async(lambda: running.runs_again(installed), "systemd has started it again")
         await load.goes_on()
         assert await asyncio.to_thread(running.available) == workers
         assert (await asyncio.to_thread(running.status))["proxy"]["pid"] == first["proxy"]["pid"]
@@ -370,9 +372,7 @@ async def test_reload_restart_upgrade_a_new_unit_and_a_killed_and_a_frozen_maste
         assert running.manager.show("pwgrid.service")["WatchdogUSec"] == "10s"
         frozen = running.main()
         systemctl("kill", "--kill-who=main", "--signal=STOP", "pwgrid.service")
-        await eventually_async(
-            lambda: running.main()[0] == "active" and running.main()[1] not in ("0", frozen[1]), "another one runs"
-        )
+        await eventually_async(lambda: running.runs_again(frozen), "another one runs")
         await load.goes_on()
         assert await asyncio.to_thread(running.available) == workers
         assert (await asyncio.to_thread(running.status))["proxy"]["pid"] == first["proxy"]["pid"]

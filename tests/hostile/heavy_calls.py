@@ -12,10 +12,12 @@ from functools import cache
 from typing import Any, Final
 
 from tests.hostile.calls import evaluate, tracing_of
+from tests.support.https_server import certificate_file, https_server, large_diffie_hellman, packed_certificate
 from tests.support.protocol_client import BOUND_S, ProtocolClient, Refusal, protocol_client
 
 TOO_MUCH_WORK: Final = "what its client asked for takes too long"
-TOO_LARGE: Final = "is too large for the grid"
+TOO_LARGE: Final = "too large for the grid"
+TOO_LONG_TO_OPEN: Final = "takes too long for the grid"
 
 PLACE: Final = "http://nowhere.test"
 """No such name: what is not intercepted there fails at once."""
@@ -199,6 +201,9 @@ async def many_bodies_that_nobody_disposes_of(at: At) -> None:
 
 OBJECTS: Final = {"value": {"a": [{"n": 1}] * 200_000, "id": 1}, "handles": []}
 
+MANY_VALUES: Final = {"value": {"a": [{"n": 1}] * 140_000, "id": 1}, "handles": []}
+"""About as many as are taken."""
+
 
 @heavy("Frame.evaluateExpression", TOO_LARGE)
 async def an_argument_of_many_values(at: At) -> None:
@@ -251,6 +256,45 @@ async def many_globs(at: At) -> None:
     await at.send(at.page, "setNetworkInterceptionPatterns", patterns=patterns)
 
 
+# Certificates
+
+
+CONTEXTS: Final = "Browser.newContext Browser.newContextForReuse"
+NOWHERE: Final = "https://nowhere.test"
+
+
+@heavy(CONTEXTS, TOO_LONG_TO_OPEN)
+async def a_packed_certificate_whose_key_is_derived_endlessly(at: At) -> None:
+    await at.send(at.client.one("Browser"), "newContext", **packed_certificate(NOWHERE, "endless.pfx"))
+
+
+@heavy(CONTEXTS, TOO_LONG_TO_OPEN)
+async def an_encrypted_key_that_is_derived_for_seconds(at: At) -> None:
+    certificate = {"cert": certificate_file("client.pem"), "key": certificate_file("slow-key.pem"), "passphrase": "x"}
+    certificates = [{"origin": NOWHERE, **certificate}]
+    await at.send(at.client.one("Browser"), "newContextForReuse", clientCertificates=certificates)
+
+
+@heavy(CONTEXTS, TOO_LARGE)
+async def a_key_that_takes_long_to_sign_with(at: At) -> None:
+    pem = certificate_file("large.pem")
+    certificates = [{"origin": NOWHERE, "cert": pem, "key": pem}]
+    await at.send(at.client.one("Browser"), "newContext", clientCertificates=certificates)
+
+
+@heavy(CONTEXTS, TOO_LARGE)
+async def a_certificate_of_many_bytes(at: At) -> None:
+    pem = certificate_file("client.pem") * 1000
+    certificates = [{"origin": NOWHERE, "cert": pem, "key": pem}]
+    await at.send(at.client.one("Browser"), "newContext", clientCertificates=certificates)
+
+
+@heavy("APIRequestContext.fetch", "before secure TLS connection was established")
+async def a_server_that_says_how_large_the_keys_are(at: At) -> None:
+    async with https_server(tls=large_diffie_hellman()) as url:
+        await at.send(at.requests, "fetch", url=url, ignoreHTTPSErrors=True, timeout=BOUND_S * 1000)
+
+
 # Images
 
 
@@ -281,9 +325,10 @@ async def an_ordinary_comparison(at: At) -> None:
 
 @heavy("Frame.evaluateExpression")
 async def as_many_values_as_are_taken(at: At) -> None:
-    numbers = {"value": {"a": [{"n": 1}] * 140_000, "id": 1}, "handles": []}
     expression = "all => Array.from({ length: 140_000 }, (_, n) => ({})).length + all.length"
-    await at.send(at.client.frame(at.page), "evaluateExpression", expression=expression, isFunction=True, arg=numbers)
+    await at.send(
+        at.client.frame(at.page), "evaluateExpression", expression=expression, isFunction=True, arg=MANY_VALUES
+    )
 
 
 @heavy("APIRequestContext.fetch APIRequestContext.disposeAPIResponse")

@@ -52,9 +52,6 @@ BY: Final[dict[str, dict[str, str]]] = {
     "the browser computes, and its answer is bounded": {
         "Page": "startCSSCoverage startJSCoverage stopCSSCoverage stopJSCoverage",
     },
-    "NOT BOUNDED: OpenSSL derives the key of a PKCS 12 file (clientCertificates) as often as the file says": {
-        "Browser": "newContext newContextForReuse",
-    },
     "a few numbers, names or flags": {
         "APIRequestContext": "addCookies clearCookies cookies dispose",
         "Browser": "close defaultUserAgentForTest disconnectFromReusedContext killForTests stopServer",

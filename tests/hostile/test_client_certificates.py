@@ -17,7 +17,7 @@ from pwgrid.common.types import BrowserType
 from tests.conftest import need
 from tests.hostile.calls import browser_session, goto, title
 from tests.support.grid import eventually_async
-from tests.support.https_server import OWNER, client_certificate, https_server
+from tests.support.https_server import OWNER, client_certificate, https_server, packed_certificate
 from tests.support.protocol_client import ProtocolClient, Refusal, protocol_client
 from tests.support.stand_in_proxy import BOUND_S, Watched, browser_server
 
@@ -105,6 +105,13 @@ async def test_the_owner_s_own_browser_shows_it(owned: Owned) -> None:
     assert await shows(owned.owner, owned.page, owned.url) == OWNER
     other = await owned.owner.new_page(await owned.owner.new_context(**HAS_NO_CERTIFICATE))
     assert await shows(owned.owner, other, owned.url) == "nobody"
+
+
+async def test_a_packed_one_is_shown_too(owned: Owned) -> None:
+    context = await owned.owner.new_context(**HAS_NO_CERTIFICATE, **packed_certificate(owned.url))
+    page = await owned.owner.new_page(context)
+    assert await shows(owned.owner, page, owned.url) == OWNER
+    await owned.owner.send(context, "close")
 
 
 async def test_no_other_process_gets_an_answer_and_the_log_says_so_once(owned: Owned) -> None:

@@ -1,10 +1,8 @@
 """What a client makes Node do is bounded: a heavy call has its answer, or ends its own session; others are served."""
 
-import base64
 import os
 import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -14,7 +12,7 @@ from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.worker.holders import End
 from tests.hostile import messages
 from tests.hostile.calls import NOTHING, evaluate
-from tests.hostile.heavy_calls import HEAVY, At, Heavy, site
+from tests.hostile.heavy_calls import HEAVY, MANY_VALUES, At, Heavy, site
 from tests.hostile.node_work import BY
 from tests.hostile.test_messages import calls
 from tests.support.grid import eventually_async
@@ -23,7 +21,6 @@ from tests.support.stand_in_proxy import BOUND_S, Watched, browser_server
 
 MIB = 1024 * 1024
 BUFFERED_MIB = 8
-CERTIFICATES = Path(__file__).parents[1] / "support/certificates"
 SECOND_SESSION = f"{2:016x}"
 """As the front door counts them."""
 
@@ -62,7 +59,7 @@ async def test_a_heavy_call_is_its_client_s_own_matter(
     heavy: Heavy, watched: Watched, neighbour: ProtocolClient, site: str
 ) -> None:
     said = await heavy.once(watched.endpoint, site)
-    assert heavy.answer in said if heavy.answer else not said
+    assert heavy.answer in said if heavy.answer else not said, said
     await neighbour.send(neighbour.frame(neighbour.one("Page")), "title")
     assert not watched.gone.done()
 
@@ -114,13 +111,15 @@ async def test_what_clients_made_node_keep_is_given_back(watched: Watched, site:
     await eventually_async(lambda: node.memory_info().rss < most - 150 * MIB, "the memory is given back")
 
 
-async def test_who_blocks_node_all_the_same_is_known_by_name() -> None:
-    pfx = base64.b64encode((CERTIFICATES / "endless.pfx").read_bytes()).decode()
-    certificate = {"origin": "https://nowhere.test", "pfx": pfx, "passphrase": "x"}
+async def test_who_keeps_node_busy_is_known_by_name() -> None:
+    """Those whose Node hangs are told by this whose work it was."""
     async with browser_server() as watched, protocol_client(watched.endpoint) as neighbour:
         await neighbour.new_page()
         async with protocol_client(watched.endpoint) as client:
-            await client.post(client.one("Browser"), "newContext", clientCertificates=[certificate])
+            page = await client.new_page()
+            call = {"expression": "x => 1", "isFunction": True, "arg": MANY_VALUES}
+            for _ in range(100):
+                await client.post(client.frame(page), "evaluateExpression", **call)
             await eventually_async(lambda: watched.server.session_in_work() == SECOND_SESSION, "the session is named")
             os.kill(watched.server.pid, signal.SIGSTOP)
             await eventually_async(lambda: watched.server.session_in_work() is None, "who is stopped works for nobody")

@@ -10,6 +10,7 @@ const { AsyncLocalStorage } = require('node:async_hooks');
 const { setTimeout: sleep } = require('node:timers/promises');
 
 const { boundBodies } = require('./client_bodies.cjs');
+const { judgeCertificates } = require('./client_certificates.cjs');
 const { boundPatterns } = require('./client_patterns.cjs');
 const { EventOwners } = require('./event_owners.cjs');
 const { boundComparisons } = require('./image_bounds.cjs');
@@ -59,6 +60,7 @@ class Client {
     this.reused = null; // its view of the browser, with a context for reuse of its own
     this.directory = '';
     this.hasDirectory = false; // made by us, and perhaps removed; else there may be one that Playwright has made
+    this.judged = Promise.resolve(); // its last client certificates: one process at a time opens them
     // what the rules in message_guard.cjs read
     this.guard = clients.options.clientGuard;
     this.isShared = clients.options.slots > 1;
@@ -71,18 +73,41 @@ class Client {
     return [...this.clients.certificatePorts.addresses.keys()];
   }
 
-  // Returns whether Playwright gets the message. If not, answers it or ends the session.
+  // Returns whether Playwright gets the message, in most cases at once. If not, answers it or ends the session.
   allows(connection, message) {
     if (!isWellFormed(message)) {
       this.session.protocolError(MALFORMED);
       return false;
     }
+    const certificates = message.params?.clientCertificates;
+    return this.passes(connection, message) && (!certificates || this.allowsCertificates(connection, message, certificates));
+  }
+
+  // The same as a promise, for a message with client certificates.
+  allowsCertificates(connection, message, certificates) {
+    const judged = this.clients.running.run(this, () => this.judged.then(async () => {
+      if (this.isGone)
+        return false;
+      const verdict = await judgeCertificates(certificates);
+      return !this.isGone && this.obeys(verdict, connection, message);
+    }));
+    this.judged = judged.catch(() => {});
+    return judged;
+  }
+
+  // Whether the rules let the message pass that need not wait for anything.
+  passes(connection, message) {
     const dispatcher = connection._dispatcherByGuid.get(message.guid);
     if (!dispatcher)
       return true;
     if (message.method === 'send')
       this.isBrowserLevel = dispatcher._parent?._type === 'Browser';
     const verdict = judge(dispatcher._type, message.method, message.params, this) ?? judgeSize(message.method, message.params);
+    return this.obeys(verdict, connection, message);
+  }
+
+  // Whether this verdict lets the message pass. If not, does what it says.
+  obeys(verdict, connection, message) {
     if (!verdict)
       return true;
     if (verdict === ENDS_THE_SESSION) {
@@ -368,7 +393,8 @@ class Clients {
       if (!client)
         return dispatch.call(this, message);
       try {
-        if (!client.allows(this, message))
+        const allows = client.allows(this, message);
+        if (allows !== true && !await allows)
           return;
         clients.hooks.onCall(client, message);
         await clients.running.run(client, () => dispatch.call(this, message));
