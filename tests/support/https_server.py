@@ -43,7 +43,7 @@ async def https_server(host: str = "localhost", tls: ssl.SSLContext | None = Non
 
 
 def large_diffie_hellman() -> ssl.SSLContext:
-    """Of a server that wants its clients to compute with 10,000 bits, the most that OpenSSL does: more than a second."""
+    """Of a server that wants its clients to compute with 10,000 bits, the most that OpenSSL does."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.maximum_version = ssl.TLSVersion.TLSv1_2
     tls.set_ciphers("DHE-RSA-AES128-GCM-SHA256:@SECLEVEL=0")
