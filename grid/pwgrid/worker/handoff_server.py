@@ -18,7 +18,7 @@ import structlog
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, DescriptorsLost, receive
 from pwgrid.registry.records import TOKEN_ID
-from pwgrid.worker.holders import LiveSession, OfferedClient
+from pwgrid.worker.holders import LiveSession, OfferedClient, OwnBrowser
 
 log = structlog.get_logger()
 
@@ -163,6 +163,8 @@ class HandoffServer:
             session = LiveSession(said["session"], said["client"])
             session.client_fields, session.trace = said.get("clientFields", {}), said.get("trace", "")
             session.token_id = said.get(TOKEN_ID, "")
+            if own := said.get("own"):
+                session.own = OwnBrowser(float(own["until"]), own["options"], own["network"])
             session.lease_id, secret = said.get("lease", ("", ""))
             (fd,) = fds
             client = OfferedClient(

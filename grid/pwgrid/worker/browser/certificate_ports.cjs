@@ -16,10 +16,8 @@ const QUIET_MS = 10_000; // between two reports of refused connections
 const SOCKS_PORT = 1080; // where a proxy's URL names none
 
 class CertificatePorts {
-  // `browserPid` returns the pid of the browser. `onRefused` is called with the number of connections that were refused since
-  // it was called before, and the last one's uid.
-  constructor(browserPid, onRefused) {
-    this.browserPid = browserPid;
+  // `onRefused` is called with the number of connections that were refused since it was called before, and the last one's uid.
+  constructor(onRefused) {
     this.onRefused = onRefused;
     this.addresses = new Map(); // of those that are open, by port
     this.unproved = 0;
@@ -28,13 +26,13 @@ class CertificatePorts {
     this.quiet = null;
   }
 
-  // Lets Playwright's proxy listen, by Node's own `listen`, and calls `done`. It gets an address that nobody can guess before it
+  // Lets Playwright's proxy listen for the browser of this unit, by Node's own `listen`, and calls `done`. It gets an address that nobody can guess before it
   // is there. Playwright knows it by its port alone, so that no two may have the same.
-  listen(server, listen, done) {
+  listen(server, unit, listen, done) {
     const address = loopbackAddress();
     const { emit } = server;
     server.pauseOnConnect = true; // no byte is read of a connection that is not proved
-    server.emit = (event, ...args) => event === 'connection' ? this.prove(server, emit, args[0]) : emit.call(server, event, ...args);
+    server.emit = (event, ...args) => event === 'connection' ? this.prove(server, unit, emit, args[0]) : emit.call(server, event, ...args);
     const attempt = () => listen.call(server, 0, address, () => {
       const { port } = server.address();
       if (this.addresses.has(port))
@@ -46,13 +44,13 @@ class CertificatePorts {
     return attempt();
   }
 
-  async prove(server, emit, socket) {
+  async prove(server, unit, emit, socket) {
     socket.on('error', () => {});
     if (this.unproved >= MOST_UNPROVED)
       return void socket.destroy();
     this.unproved++;
     const timer = setTimeout(() => socket.destroy(), PROOF_LIMIT_MS);
-    const owner = await ownerOf(socket, this.browserPid()).catch(console.error);
+    const owner = await ownerOf(socket, unit.process.pid).catch(console.error);
     clearTimeout(timer);
     this.unproved--;
     if (owner?.isInTree && server.listening && !socket.destroyed) {

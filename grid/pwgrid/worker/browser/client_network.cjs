@@ -1,0 +1,37 @@
+// The network of a client (its option `exposeNetwork`) in its own browser: a SOCKS proxy for that browser's contexts. What fits the
+// client's pattern goes through its connection and comes out at its end, all else goes on from here.
+'use strict';
+
+const path = require('node:path');
+
+const LOOPBACK = '127.0.0.1'; // certificate_ports.cjs gives it an address that nobody can guess, and proves who connects
+
+class ClientNetwork {
+  // `pattern`: which hosts, as Playwright's clients say it. `addresses`: of the ports that are open, by port.
+  constructor(SocksProxy, pattern, addresses) {
+    this.socksProxy = new SocksProxy();
+    this.socksProxy.setPattern(pattern);
+    this.settings = null; // the proxy as Playwright has it, once it listens
+    this.listening = this.socksProxy.listen(0, LOOPBACK).then(port => {
+      this.settings = { server: `socks5://${addresses.get(port)}:${port}` };
+    });
+  }
+
+  close() {
+    this.listening.then(() => this.socksProxy.close()).catch(console.error);
+  }
+}
+
+// Lets Playwright's server find the network of the client whose connection it makes; `networkOf()` returns it, if it has one. Returns the
+// class of such proxies.
+function connectNetworks(playwrightCore, networkOf) {
+  const { remote: { PlaywrightServer }, utils: { SocksProxy } } = require(path.join(playwrightCore, 'lib', 'coreBundle'));
+  const { prototype } = PlaywrightServer;
+  const { _initPreLaunchedBrowserMode: init } = prototype;
+  prototype._initPreLaunchedBrowserMode = async function(...args) {
+    return { ...await init.apply(this, args), socksProxy: networkOf()?.socksProxy };
+  };
+  return SocksProxy;
+}
+
+module.exports = { ClientNetwork, connectNetworks };
