@@ -93,8 +93,8 @@ class OfferedClient:
         ended: Reason[EndReason] | None = None,
         detail: str = "",
     ) -> None:
-        """Says why it is refused, with a `detail`, and why its lease has `ended` if that is known; or None, and when the
-        browser server got its socket (by time.monotonic(), for the answer may be later)."""
+        """Says why it is refused, with a `detail`, and why its lease has `ended` if that is known; or None, and when
+        the browser server got its socket (by time.monotonic(), for the answer may be later)."""
         self.sock.close()
         said: dict[str, Any] = {"session": self.session.id, "refused": refused, "servedAt": served_at}
         if ended:

@@ -148,7 +148,7 @@ class Confinement:
     directories: Directories
 
     def before_browser(self) -> list[str]:
-        """The words before the browser's command; `--own` with the browser's profile and its directory, and `--`, are to
+        """The words before the browser's command; `--own` with the browser's profile and directory, and `--`, are to
         follow them."""
         own = self.directories
         paths: Paths = {

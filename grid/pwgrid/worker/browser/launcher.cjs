@@ -51,7 +51,7 @@ let shared = null; // the unit that all clients share; null in a pool where each
 let own = null; // of class OwnBrowsers
 const units = new Map(); // process of a browser -> unit
 const launching = new AsyncLocalStorage(); // the unit whose browser is being launched
-let launched = 0; // units, ever
+let unitNumber = 0; // of the last one
 let ready = null; // the `ready` message, once the browser is launched
 let gone = null; // the `gone` message, once the browser has ended or cannot be understood any more
 let stopping = null; // the promise of stop(), once called
@@ -227,7 +227,7 @@ async function launch() {
 
 // `wished`: what a client wants to be otherwise than in the pool, by Playwright's names.
 async function launchUnit(isShared, wished = {}) {
-  const number = ++launched;
+  const number = ++unitNumber;
   const unit = new Unit({
     isShared,
     socketPath: isShared ? options.socketPath : path.join(path.dirname(options.socketPath), `own-${number}.s`),
@@ -238,17 +238,18 @@ async function launchUnit(isShared, wished = {}) {
   const { headless, args, chromiumSandbox, firefoxUserPrefs } = options; // Playwright ignores what is for another browser
   unit.makeDirectory();
   try {
-    unit.launched(await launching.run(unit, () => clients.forNobody(() => browserType.launchServer({
+    const launched = await launching.run(unit, () => clients.forNobody(() => browserType.launchServer({
       wsPath: unit.wsPath, headless, chromiumSandbox, timeout: options.launchTimeoutS * 1000,
       proxy: options.proxy ?? undefined, executablePath: options.executablePath || undefined,
       channel: options.channel || undefined, handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false,
       ...wished, args: [...args, ...wished.args ?? []], firefoxUserPrefs: { ...wished.firefoxUserPrefs, ...firefoxUserPrefs },
-    }))));
+    })));
+    units.set(launched.process(), unit);
+    unit.launched(launched);
   } catch (error) {
     unit.removeDirectory();
     throw error;
   }
-  units.set(unit.process, unit);
   // Runs after Playwright's own listener, which upgrades synchronously.
   unit.httpServer.on('upgrade', (request, socket) => {
     socket[kSession]?.upgraded(socket[symbolOf(socket, 'websocket')]);
@@ -262,22 +263,23 @@ function onExit(unit, code, signal) {
   if (unit.isShared)
     return onBrowserGone('browser crashed', why);
   own.ended(unit);
-  endThoseOf(unit, 'browser', 'browser crashed', INTERNAL_ERROR);
+  sessionOf(unit)?.end('browser', 'browser crashed', INTERNAL_ERROR);
 }
 
 function onDropped(unit, what, bytes) {
   errors.note('too long', `${what} of ${bytes} bytes`);
 }
 
+// In what the browser says. That of one session alone is that session's matter.
 function onError(unit, error) {
-  errors.note('browser', error);
+  errors.note(unit.isShared ? 'browser' : 'client', error, sessionOf(unit)?.id);
 }
 
 function onBroken(unit, error) {
   onError(unit, error);
   if (unit.isShared)
     return onBrowserGone('browser connection broken', { kind: 'browser unreadable', detail: error.message });
-  endThoseOf(unit, 'browser', 'browser connection broken', INTERNAL_ERROR);
+  sessionOf(unit)?.end('browser', 'browser connection broken', INTERNAL_ERROR);
 }
 
 // A sign that a browser is sick. The worker tries the shared one; another one is tried here, and matters to nobody else.
@@ -290,20 +292,20 @@ async function onSign(unit, what) {
   try {
     await tryBrowser(unit, options.tryS * 1000);
   } catch {
-    endThoseOf(unit, 'grid', 'browser sick');
+    sessionOf(unit)?.end('grid', 'browser sick');
   }
   unit.isTried = false;
 }
 
 // A browser of one session alone does not answer any more.
 function onHung(unit) {
-  endThoseOf(unit, 'grid', 'browser hung');
+  sessionOf(unit)?.end('grid', 'browser hung');
   unit.kill();
 }
 
-function endThoseOf(unit, by, kind, code) {
-  for (const session of [...sessions.values()].filter(each => each.unit === unit))
-    session.end(by, kind, code);
+// The session that has this browser alone, once its client has come.
+function sessionOf(unit) {
+  return unit.isShared ? undefined : [...sessions.values()].find(each => each.unit === unit);
 }
 
 // `why` is a reason for the worker (pwgrid/common/reasons.py), `kind` that of the sessions' ends.
