@@ -1,4 +1,4 @@
-"""The source of browsers that one session has alone (own_browsers.cjs): which are warm, who gets which, what is bounded."""
+"""The source of browsers for one session alone (own_browsers.cjs): which are warm, who gets which, what is bounded."""
 
 import json
 import subprocess
