@@ -1,5 +1,5 @@
-"""`unshare --net python -m tests.support.client_elsewhere RELAY COUNT` is a client in a network of its own: Playwright sessions
-that let their pages reach servers of its loopback. Nothing but the Unix socket RELAY leads from there to the grid.
+"""`unshare --net python -m tests.support.client_elsewhere RELAY COUNT` is a client in a network of its own: COUNT sessions
+whose pages reach servers of its loopback. Nothing but the Unix socket RELAY leads from there to the grid.
 
 Says what the pages have read, as a line of JSON, and goes when its stdin ends.
 """
@@ -74,7 +74,9 @@ async def _main(path: str, count: int) -> None:
         return [await page.title(), await answer.text()]
 
     async with async_playwright() as playwright:
-        print(json.dumps(await asyncio.gather(*(session(number) for number in range(count)))), flush=True)
+        said = json.dumps(await asyncio.gather(*(session(number) for number in range(count))))
+        sys.stdout.write(f"{said}\n")
+        sys.stdout.flush()
         await asyncio.to_thread(sys.stdin.read)
 
 
