@@ -191,6 +191,7 @@ class Pool:
             "lifetime": self.settings.lifetime,
             "headless": self.settings.headless,
             "args": list(self.settings.args),
+            "channel": self.settings.channel,
         }
 
     def metrics(self) -> dict[str, Any]:
@@ -205,6 +206,7 @@ class Pool:
         return {
             "browserType": self.settings.browser_type,
             "labels": list(self.settings.labels),
+            "isolation": self.settings.isolation.value,
             "wanted": self.workers,
             "available": count[WorkerStatus.AVAILABLE],
             "starting": count[WorkerStatus.STARTING],
