@@ -1,4 +1,4 @@
-"""`unshare --net python -m tests.support.client_elsewhere RELAY COUNT` is a client in a network of its own: COUNT sessions
+"""`unshare --net python -m tests.support.client_elsewhere RELAY COUNT` is a client in another network: COUNT sessions
 whose pages reach servers of its loopback. Nothing but the Unix socket RELAY leads from there to the grid.
 
 Says what the pages have read, as a line of JSON, and goes when its stdin ends.
