@@ -124,7 +124,7 @@ def test_playwright_test_takes_its_browsers_from_the_grid_and_its_workers_wait_f
 
 def test_playwright_test_takes_a_grid_that_its_configuration_names(npm: Path, grid: Grid) -> None:
     configuration = npm / "playwright.config.js"
-    configuration.write_text(recipe("ci.md", "js", "connectOptions").replace(ENDPOINT, grid.endpoint))
+    configuration.write_text(recipe("ci.md", "js", "use: { connectOptions").replace(ENDPOINT, grid.endpoint))
     before = served(grid)
     try:
         done = run("npx playwright test --workers 1 --grep server", npm)
