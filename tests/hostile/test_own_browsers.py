@@ -1,4 +1,4 @@
-"""Two hostile clients side by side, each with its own browser: what one does is its own matter, nothing of it is left."""
+"""Two hostile clients, each with its own browser: what one does is its own matter, and nothing of it is left."""
 
 import asyncio
 import time
