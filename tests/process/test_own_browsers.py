@@ -1,6 +1,7 @@
 """Sessions with browsers of their own, in one browser server: real Chromium."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -39,8 +40,12 @@ def own(network: str = "", **options: object) -> OwnBrowser:
 
 def browsers(watched: Watched) -> set[int]:
     """The pids of the browsers, the shared one too. Their helpers are below them."""
-    node = psutil.Process(watched.server.pid)
-    return {each.pid for each in node.children() if "--remote-debugging-pipe" in " ".join(each.cmdline())}
+    found = set()
+    for each in psutil.Process(watched.server.pid).children():
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            if "--remote-debugging-pipe" in each.cmdline():
+                found.add(each.pid)
+    return found
 
 
 async def browser_of(watched: Watched, before: set[int], client: ProtocolClient) -> int:

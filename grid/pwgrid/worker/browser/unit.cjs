@@ -100,6 +100,7 @@ class Unit {
   }
 
   removeDirectory() {
+    fs.rmSync(this.socketPath, { force: true }); // Playwright's server may be closed later
     if (this.directory)
       fs.promises.rm(this.directory, { recursive: true, force: true }).catch(console.error);
   }
