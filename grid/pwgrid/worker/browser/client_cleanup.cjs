@@ -72,8 +72,8 @@ class Client {
     this.isBrowserLevel = false;
   }
 
-  get certificatePorts() {
-    return [...this.clients.certificatePorts.addresses.keys()];
+  get loopbackPorts() {
+    return [...this.clients.loopbackPorts.addresses.keys()];
   }
 
   // Returns whether Playwright gets the message, in most cases at once. If not, answers it or ends the session.
@@ -336,9 +336,9 @@ class Client {
 class Clients {
   // `unitOf(browser)` returns the unit of Playwright's browser. `hooks`: onCall(client, message) and onAnswer(client, message) for what
   // a client asks and gets, onGone(client), and onConnectionError(client, error)
-  constructor(playwright, options, certificatePorts, unitOf, hooks) {
+  constructor(playwright, options, loopbackPorts, unitOf, hooks) {
     this.options = options;
-    this.certificatePorts = certificatePorts;
+    this.loopbackPorts = loopbackPorts;
     this.unitOf = unitOf;
     this.hooks = hooks;
     this.running = new AsyncLocalStorage(); // the client that is being admitted, or whose message is being dispatched
@@ -372,7 +372,7 @@ class Clients {
     const client = session.client = new Client(session, this);
     this.running.run(client, () => {
       if (network)
-        client.network = new ClientNetwork(this.SocksProxy, network, this.certificatePorts.addresses);
+        client.network = new ClientNetwork(this.SocksProxy, network, client.unit, this.loopbackPorts);
       upgrade();
     });
   }
@@ -505,9 +505,10 @@ class Clients {
     wrap(browser, 'doCreateNewContext', (client, make, options) => {
       if (options.recordVideo) // each page of the context has one, also a page that no call has asked for
         options.recordVideo.dir = this.directoryOf(client, artifactsDir);
-      if (client.network)
-        options.proxy ??= client.network.settings;
-      return client.ownContext(this.certificatePorts.settle(options, client.isShared).then(() => make(options)));
+      return client.ownContext(this.loopbackPorts.settle(options, client.isShared).then(() => {
+        options.proxy ??= client.network?.settings;
+        return make(options);
+      }));
     });
     wrap(browser, 'newBrowserCDPSession', (client, make) => client.track(make().then(session => { // it ends with no context
       const { _sessionId: sessionId } = session._session;

@@ -4,16 +4,16 @@
 
 const path = require('node:path');
 
-const LOOPBACK = '127.0.0.1'; // certificate_ports.cjs gives it an address that nobody can guess, and proves who connects
-
 class ClientNetwork {
-  // `pattern`: which hosts, as Playwright's clients say it. `addresses`: of the ports that are open, by port.
-  constructor(SocksProxy, pattern, addresses) {
+  // `pattern`: which hosts, as Playwright's clients say it. `ports`: of class LoopbackPorts.
+  constructor(SocksProxy, pattern, unit, ports) {
     this.socksProxy = new SocksProxy();
     this.socksProxy.setPattern(pattern);
     this.settings = null; // the proxy as Playwright has it, once it listens
-    this.listening = this.socksProxy.listen(0, LOOPBACK).then(port => {
-      this.settings = { server: `socks5://${addresses.get(port)}:${port}` };
+    const { _server: server } = this.socksProxy;
+    server.listen = (_port, _host, done) => ports.listen(server, unit, done, { isForNode: true }); // for requests of Playwright's own
+    this.listening = this.socksProxy.listen(0).then(port => {
+      this.settings = { server: `socks5://${ports.addresses.get(port)}:${port}` };
     });
   }
 

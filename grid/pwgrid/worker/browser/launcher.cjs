@@ -31,7 +31,7 @@ tls.DEFAULT_CIPHERS += ':!DHE';
 if (options.codeCache)
   nodeModule.enableCompileCache(options.codeCache);
 
-const { CertificatePorts } = require('./certificate_ports.cjs');
+const { LoopbackPorts } = require('./loopback_ports.cjs');
 const { Clients } = require('./client_cleanup.cjs');
 const { confineProcesses } = require('./confined_processes.cjs');
 const { ErrorCounts } = require('./error_counts.cjs');
@@ -46,7 +46,7 @@ const STOP_GRACE_MS = 5_000; // for the browser to close by itself, unless `stop
 
 let browserType = null;
 let clients = null;
-let certificatePorts = null;
+let loopbackPorts = null;
 let shared = null; // the unit that all clients share; null in a pool where each session has its own
 let own = null; // of class OwnBrowsers
 const units = new Map(); // process of a browser -> unit
@@ -201,8 +201,8 @@ async function launch() {
   confineProcesses(options, () => launching.getStore()?.directory);
   const playwright = require(options.playwrightCore);
   const { version } = require(path.join(options.playwrightCore, 'package.json'));
-  certificatePorts = new CertificatePorts((times, uid) => say({ say: 'refused', times, uid }));
-  clients = new Clients(playwright, options, certificatePorts, browser => units.get(browser.options.browserProcess.process), {
+  loopbackPorts = new LoopbackPorts((times, uid) => say({ say: 'refused', times, uid }));
+  clients = new Clients(playwright, options, loopbackPorts, browser => units.get(browser.options.browserProcess.process), {
     onCall: (client, message) => client.unit.signs?.began(client, message),
     onAnswer: (client, message) => client.unit.signs?.answered(client, message),
     onGone: client => client.unit.signs?.gone(client),
@@ -363,7 +363,7 @@ async function canary(id, timeoutMs) {
 
 // playwright-core makes an HTTP server for each browser with http.createServer() and lets it listen on a TCP port. Here it listens on a
 // Unix socket in the worker's private directory. Other servers may not listen, or a client could open a public port of this host
-// with browser.bind(). The exception is no HTTP server: a proxy for a context with client certificates (certificate_ports.cjs), or for a
+// with browser.bind(). The exception is no HTTP server: a proxy for a context with client certificates (loopback_ports.cjs), or for a
 // client's network (client_network.cjs).
 function wrapListening() {
   const { createServer } = http;
@@ -384,7 +384,7 @@ function wrapListening() {
     const client = clients.inWork();
     if (this instanceof http.Server || typeof port !== 'number' || host !== '127.0.0.1' || !client)
       throw new Error('this grid lets no client open a port or socket on its host');
-    return certificatePorts.listen(this, client.unit, listen, ...rest);
+    return loopbackPorts.listen(this, client.unit, ...rest);
   };
 }
 
