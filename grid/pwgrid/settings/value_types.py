@@ -157,7 +157,7 @@ Member = TypeVar("Member", bound=StrEnum)
 def member(kind: type[Member], given: object) -> object:
     """The member of an enumeration that a text names; what was given where it names none."""
     meant = given.lower() if isinstance(given, str) else given
-    return kind(meant) if meant in tuple(kind) else given
+    return next((each for each in kind if each == meant), given)
 
 
 def one_of(choices: tuple[str, ...], given: object) -> object:
