@@ -24,7 +24,7 @@ NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _NAME_CHARACTERS: Final = 63
 MAX_POOLS: Final = 64
 MAX_TEXT: Final = 16 * 1024
-"""Characters of all label keys and args together. The proxy gets all pools in one frame, whose size is limited."""
+"""Characters of all label keys, args and channels together. The proxy gets all pools in one frame, which is limited."""
 
 _HASH_CHARACTERS: Final = 8
 _KEPT_FOR_THE_GRID: Final = frozenset(
@@ -301,7 +301,7 @@ def _faults_within(place: str, table: PoolTable) -> Iterator[Violation]:
 
 def _faults_between(tables: Sequence[PoolTable]) -> Iterator[Violation]:
     """Faults of all pools together: too many, too much text, a name or a label key that two of them have."""
-    characters = sum(len(each) for table in tables for each in (*table.labels, *(table.args or ())))
+    characters = sum(len(each) for table in tables for each in (*table.labels, *(table.args or ()), table.channel))
     if len(tables) > MAX_POOLS or characters > MAX_TEXT:
         sentence = f"there may be at most {MAX_POOLS} pools, with {MAX_TEXT} characters of labels and args together"
         yield Violation("pools", f"{len(tables)} with {characters}", sentence)
