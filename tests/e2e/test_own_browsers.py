@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from playwright.async_api import Error, Playwright
 from tests.conftest import need
 from tests.support.client_elsewhere import relay_to_tcp
 from tests.support.grid import Grid, eventually, eventually_async, running_grid
+from tests.support.recipes import recipe
 
 IN_ITS_OWN_NETWORK = ("unshare", "--net", *(() if os.geteuid() == 0 else ("--map-root-user",)))
 SESSIONS = 4
@@ -38,7 +40,8 @@ async def test_a_client_asks_for_a_browser_of_its_own_and_nothing_is_left_of_it(
     with running_grid("--chromium", "1") as grid:
         assert len(browsers(grid)) == 1
         shared = await playwright.chromium.connect(grid.endpoint)
-        own = await playwright.chromium.connect(f"{grid.endpoint}/?isolation=browser")
+        line = recipe("isolation.md", "python", "isolation=browser").replace("ws://127.0.0.1:8080", grid.endpoint)
+        own = await eval(line.partition("=")[2], {"playwright": playwright})
         assert await (await own.new_page()).evaluate("6 * 7") == 42
         assert await (await shared.new_page()).evaluate("6 * 7") == 42
         assert sorted(isolations(grid)) == ["browser", "context"]
@@ -113,13 +116,16 @@ async def test_pages_reach_the_network_of_their_client_alone_and_no_port_is_left
     need("chromium")
     if subprocess.run([*IN_ITS_OWN_NETWORK, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this host allows no network namespaces")
+    shown = re.search(r'expose_network="(.*?)"', recipe("isolation.md", "python", "expose_network"))
+    assert shown is not None
     environment = {"ISOLATION": "browser", "MAX_CONCURRENT_SESSIONS": str(SESSIONS)}
     with running_grid("--chromium", "1", environment=environment) as grid:
         (node,) = (psutil.Process(worker["nodePid"]) for worker in grid.status()["workers"])
         path = str(tmp_path / "relay")
         async with await asyncio.start_unix_server(partial(relay_to_tcp, grid.port), path):
             client = await asyncio.create_subprocess_exec(
-                *(*IN_ITS_OWN_NETWORK, sys.executable, "-m", "tests.support.client_elsewhere", path, str(SESSIONS)),
+                *(*IN_ITS_OWN_NETWORK, sys.executable, "-m", "tests.support.client_elsewhere"),
+                *(path, str(SESSIONS), shown[1]),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,

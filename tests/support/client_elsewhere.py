@@ -1,5 +1,6 @@
-"""`unshare --net python -m tests.support.client_elsewhere RELAY COUNT` is a client in another network: COUNT sessions
-whose pages reach servers of its loopback. Nothing but the Unix socket RELAY leads from there to the grid.
+"""`unshare --net python -m tests.support.client_elsewhere RELAY COUNT PATTERN` is a client in another network: COUNT
+sessions whose pages reach servers of its loopback, by the pattern of expose_network. Nothing but the Unix socket RELAY
+leads from there to the grid.
 
 Says what the pages have read, as a line of JSON, and goes when its stdin ends.
 """
@@ -60,14 +61,14 @@ async def _site(text: str, reader: asyncio.StreamReader, writer: asyncio.StreamW
     writer.close()
 
 
-async def _main(path: str, count: int) -> None:
+async def _main(path: str, count: int, pattern: str) -> None:
     relay = await asyncio.start_server(partial(relay_to_unix, path), "127.0.0.1", 0)
     endpoint = f"ws://127.0.0.1:{relay.sockets[0].getsockname()[1]}/"
 
     async def session(number: int) -> list[str]:
         site = await asyncio.start_server(partial(_site, f"site {number}"), "127.0.0.1", 0)
         url = f"http://localhost:{site.sockets[0].getsockname()[1]}/"
-        browser = await playwright.chromium.connect(endpoint, expose_network="<loopback>")
+        browser = await playwright.chromium.connect(endpoint, expose_network=pattern)
         page = await browser.new_page()
         await page.goto(url)
         answer = await page.context.request.get(url)
@@ -82,4 +83,4 @@ async def _main(path: str, count: int) -> None:
 
 if __name__ == "__main__":
     _loopback_up()
-    asyncio.run(_main(sys.argv[1], int(sys.argv[2])))
+    asyncio.run(_main(sys.argv[1], int(sys.argv[2]), sys.argv[3]))

@@ -165,6 +165,7 @@ class HandoffServer:
             session.token_id = said.get(TOKEN_ID, "")
             if own := said.get("own"):
                 session.own = OwnBrowser(float(own["until"]), own["options"], own["network"])
+            until = float((own or said).get("until", 0))
             session.lease_id, secret = said.get("lease", ("", ""))
             (fd,) = fds
             client = OfferedClient(
@@ -172,6 +173,7 @@ class HandoffServer:
                 # Family, type and protocol are unused here, but Python asks the kernel for those that are not given.
                 socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fd),
                 partial(self._send, link),
+                until,
             )
         except (OSError, ValueError, TypeError, KeyError) as error:
             for each in fds:

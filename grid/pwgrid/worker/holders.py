@@ -81,6 +81,12 @@ class OfferedClient:
     """That of its lease, as the client has it."""
     sock: socket.socket
     _send: Callable[[bytes], None]
+    until: float = 0.0
+    """Until when it may be served where it waits for a browser of its own (CLOCK_MONOTONIC); 0: until `deadline`."""
+
+    def own_browser(self) -> OwnBrowser:
+        """The browser of its own that its pool or its lease gives it: one like all others of the pool."""
+        return OwnBrowser(self.until or self.deadline)
 
     def waits_for_browser(self) -> None:
         """Says that it is admitted, and will be answered when a browser of its own is there."""

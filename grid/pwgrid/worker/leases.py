@@ -20,6 +20,7 @@ import structlog
 
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
+from pwgrid.common.types import Isolation
 from pwgrid.registry.records import ISOLATION, TOKEN, TOKEN_ID
 from pwgrid.worker.holders import (
     EXPIRED,
@@ -30,7 +31,6 @@ from pwgrid.worker.holders import (
     End,
     Lease,
     OfferedClient,
-    OwnBrowser,
 )
 from pwgrid.worker.registry_sync import RegistrySync
 from pwgrid.worker.sessions import Sessions
@@ -218,8 +218,8 @@ class Leases:
         lease.stop_grace()
         lease.connected = client.session.id
         self.slots.admit(client.session)
-        if lease.client_fields.get(ISOLATION) and client.session.own is None:
-            client.session.own = OwnBrowser(self.sessions.patience())
+        if lease.client_fields.get(ISOLATION) == Isolation.BROWSER:
+            client.session.own = client.session.own or client.own_browser()
         self.sessions.serve(client)
 
     def _without_client(self, lease: Lease) -> None:

@@ -14,7 +14,7 @@ from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.common.types import GIVEN_BY_CLIENTS, Isolation
-from pwgrid.registry.records import OF_LEASE, TOKEN_ID
+from pwgrid.registry.records import ISOLATION, OF_LEASE, TOKEN_ID
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer
 from pwgrid.worker.handoff_server import HandoffServer
@@ -134,10 +134,6 @@ class Sessions:
             async with asyncio.timeout(CLOSE_GRACE_S):
                 await self._slots.empty()
 
-    def patience(self) -> float:
-        """Until when a client that comes now waits for a browser of its own (CLOCK_MONOTONIC)."""
-        return time.monotonic() + self._boot.settings.launch_timeout
-
     def let_waiting_go(self) -> None:
         """Refuses the clients that wait for browsers of their own: other workers may have one."""
         for task in self._acquiring.values():
@@ -153,12 +149,17 @@ class Sessions:
 
     def serve(self, client: OfferedClient) -> None:
         """Gives an admitted client to the browser server, if need be when there is a browser of its own."""
-        own = client.session.own
-        if own is None and self._boot.pool.isolation is Isolation.BROWSER:
-            own = client.session.own = OwnBrowser(self.patience())
-        if own is None:
+        session = client.session
+        if session.own is None and self._boot.pool.isolation is Isolation.BROWSER:
+            session.own = client.own_browser()
+        if (own := session.own) is None:
             self._hand_over(client)
             return
+        if time.monotonic() >= client.deadline:  # it has waited for its lease's last client: another worker may have it
+            self._take_back(session.id)
+            client.answer(OfferRefusal.LATE)
+            return
+        session.client_fields = {ISOLATION: Isolation.BROWSER.value, **session.client_fields}
         self._on_offered()
         client.waits_for_browser()
         self._acquiring[client.session.id] = asyncio.create_task(self._serve_with_own(client, own))
