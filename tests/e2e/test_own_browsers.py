@@ -45,6 +45,8 @@ async def test_a_client_asks_for_a_browser_of_its_own_and_nothing_is_left_of_it(
         assert await (await own.new_page()).evaluate("6 * 7") == 42
         assert await (await shared.new_page()).evaluate("6 * 7") == 42
         assert sorted(isolations(grid)) == ["browser", "context"]
+        own_browsers = 'pwgrid_own_browsers{browser_type="chromium",pool="chromium"} 1.0'
+        await eventually_async(lambda: own_browsers in grid.get("/metrics")[2].decode(), "the metrics have it")
         await eventually_async(lambda: len(browsers(grid)) == 3, "one more is warm")
         await own.close()
         await eventually_async(lambda: len(browsers(grid)) == 2, "that of the session is gone")

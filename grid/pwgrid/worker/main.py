@@ -426,6 +426,8 @@ class Worker:
         view = {"status": slots.status.value, "active": slots.taken, "lifetime": slots.lifetime}
         if self._shown_suspicion is not None:
             view["suspect"] = self._shown_suspicion
+        if slots.own_browsers:
+            view["ownBrowsers"] = slots.own_browsers
         return {**view, "runs": runs} if (runs := slots.runs()) else view
 
     def _hello(self) -> dict[str, Any]:
