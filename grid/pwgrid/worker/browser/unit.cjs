@@ -8,7 +8,6 @@ const { randomBytes } = require('node:crypto');
 const { BrowserMessages } = require('./browser_messages.cjs');
 const { BrowserSigns } = require('./browser_signs.cjs');
 const { EventOwners } = require('./event_owners.cjs');
-const { override } = require('./override.cjs');
 
 const GOING_GRACE_MS = 5_000; // for a browser that a client has told to end
 const CLOSE_MS = 1_000; // for a browser that nobody uses any more; then it is killed
