@@ -1,6 +1,7 @@
 """Two hostile clients, each with its own browser: what one does is its own matter, and nothing of it is left."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
@@ -10,12 +11,14 @@ import pytest
 import pytest_asyncio
 
 from pwgrid.worker.holders import OwnBrowser
-from tests.hostile.calls import DOWNLOAD, browser_session, evaluate, goto, left_behind, targets
+from tests.hostile.calls import DOWNLOAD, browser_pid, browser_session, evaluate, goto, left_behind, targets
 from tests.support.grid import eventually_async
 from tests.support.protocol_client import ProtocolClient, protocol_client
 from tests.support.stand_in_proxy import BOUND_S, Watched, browser_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ATTACKED_S: Final = 2.0
 
 Attack = Callable[[ProtocolClient], Awaitable[object]]
 
@@ -80,32 +83,30 @@ ATTACKS: Final = (
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda each: each.__name__)
 async def test_what_a_client_does_is_its_own_matter(watched: Watched, attack: Attack) -> None:
-    node = psutil.Process(watched.server.pid)
     async with protocol_client(watched.endpoint) as neighbour:
         page = await neighbour.new_page()
         await goto(neighbour, page, "data:text/html,<title>of the neighbour</title>")
-        before = {*node.children(recursive=True)}
-        attacker = protocol_client(watched.endpoint)
-        async with attacker as client:
+        async with protocol_client(watched.endpoint) as client:
+            browser = psutil.Process(await browser_pid(client))
             attacking = asyncio.ensure_future(attack(client))
-            await asyncio.wait([attacking], timeout=3)  # some are never answered
+            await asyncio.wait([attacking], timeout=ATTACKED_S)  # some are never answered
+            family = family_of(browser)
             for _ in range(5):
                 assert await evaluate(neighbour, page, "document.title") == {"s": "of the neighbour"}
             attacking.cancel()
             await asyncio.gather(attacking, return_exceptions=True)
         assert not neighbour.ended.done()
-        await eventually_async(
-            lambda: not ({*node.children(recursive=True)} - before - warm(node, before)), "all of it is gone"
-        )
+        await eventually_async(lambda: not any(each.is_running() for each in family), "all of its browser is gone")
         assert await evaluate(neighbour, page, "6 * 7") == {"n": 42}
     await eventually_async(lambda: not left_behind(watched), "no file is left")
     assert not watched.gone.done()
 
 
-def warm(node: psutil.Process, before: set[psutil.Process]) -> set[psutil.Process]:
-    """The processes of the one browser that has become warm meanwhile."""
-    fresh = sorted((each for each in node.children() if each not in before), key=lambda each: each.create_time())
-    return {*fresh[-1:], *(fresh[-1].children(recursive=True) if fresh else ())}
+def family_of(browser: psutil.Process) -> list[psutil.Process]:
+    """The browser with all below it, as far as they live."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [browser, *browser.children(recursive=True)]
+    return []
 
 
 async def test_one_sees_nothing_of_the_other(watched: Watched) -> None:

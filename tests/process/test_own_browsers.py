@@ -16,9 +16,9 @@ from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.types import Isolation
 from pwgrid.worker.holders import End, OwnBrowser
-from tests.hostile.calls import browser_session, evaluate, goto, targets
+from tests.hostile.calls import browser_pid, browser_session, evaluate, goto, targets
 from tests.support.grid import eventually_async
-from tests.support.protocol_client import ProtocolClient, Refusal, protocol_client
+from tests.support.protocol_client import Refusal, protocol_client
 from tests.support.stand_in_proxy import BOUND_S, Watched, browser_server
 
 SLOTS = 4
@@ -48,18 +48,9 @@ def browsers(watched: Watched) -> set[int]:
     return found
 
 
-async def browser_of(watched: Watched, before: set[int], client: ProtocolClient) -> int:
-    """The pid of this client's browser: it alone has the page that is opened here."""
-    page = await client.new_page()
-    session = await browser_session(client)
-    info = await client.cdp(session, "SystemInfo.getProcessInfo")
-    assert page
-    return int(next(each["id"] for each in info["processInfo"] if each["type"] == "browser"))
-
-
 async def test_each_session_has_a_browser_that_no_other_one_sees(watched: Watched) -> None:
     async with protocol_client(watched.endpoint) as one, protocol_client(watched.endpoint) as other:
-        pids = {await browser_of(watched, set(), each) for each in (one, other)}
+        pids = {await browser_pid(each) for each in (one, other)}
         assert len(pids) == 2
         assert pids <= browsers(watched)
         await goto(one, await one.new_page(), "data:text/html,<title>of one</title>")
@@ -71,7 +62,7 @@ async def test_each_session_has_a_browser_that_no_other_one_sees(watched: Watche
 async def test_nothing_of_a_browser_is_left_when_its_session_is_over(watched: Watched) -> None:
     directory = watched.directory
     async with protocol_client(watched.endpoint) as client:
-        pid = await browser_of(watched, set(), client)
+        pid = await browser_pid(client)
         family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
         profile = next(each for each in psutil.Process(pid).cmdline() if each.startswith("--user-data-dir="))
         path = Path(profile.partition("=")[2])
@@ -88,7 +79,7 @@ async def test_nothing_of_a_browser_is_left_when_its_session_is_over(watched: Wa
 async def test_a_browser_that_is_killed_ends_its_own_session_alone(watched: Watched) -> None:
     async with protocol_client(watched.endpoint) as neighbour, protocol_client(watched.endpoint) as client:
         await neighbour.new_page()
-        os.kill(await browser_of(watched, set(), client), signal.SIGKILL)
+        os.kill(await browser_pid(client), signal.SIGKILL)
         async with asyncio.timeout(BOUND_S):
             assert "browser crashed" in await client.ended or await client.ended
         assert await evaluate(neighbour, neighbour.one("Page"), "6 * 7") == {"n": 42}
@@ -103,7 +94,7 @@ async def test_a_browser_that_is_frozen_ends_its_own_session_alone() -> None:
         watched.own = own()
         async with protocol_client(watched.endpoint) as neighbour, protocol_client(watched.endpoint) as client:
             await neighbour.new_page()
-            os.kill(await browser_of(watched, set(), client), signal.SIGSTOP)
+            os.kill(await browser_pid(client), signal.SIGSTOP)
             closed = await watched.next_closed()
             assert closed.end == End("grid", Reason(EndReason.BROWSER_HUNG))
             assert await evaluate(neighbour, neighbour.one("Page"), "6 * 7") == {"n": 42}
@@ -149,7 +140,7 @@ async def test_what_is_acquired_and_given_back_is_gone(watched: Watched) -> None
 
 async def test_a_page_reads_no_file_of_another_browser(watched: Watched) -> None:
     async with protocol_client(watched.endpoint) as one, protocol_client(watched.endpoint) as other:
-        pid = await browser_of(watched, set(), one)
+        pid = await browser_pid(one)
         temporary = psutil.Process(pid).environ()["TMPDIR"]
         Path(temporary, "secret.html").write_text("<title>secret</title>")
         page = await one.new_page()
