@@ -231,7 +231,7 @@ def _playwright(endpoint: str, dice: random.Random) -> None:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.connect(f"{endpoint}/?isolation={dice.choice(['context', 'browser'])}")
+        browser = playwright.chromium.connect(endpoint)
         page = browser.new_context().new_page()
         page.goto("data:text/html,<title>soak</title><canvas></canvas>")
         _say("open")
