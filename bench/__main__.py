@@ -27,6 +27,7 @@ NAMES = (  # each a module with COMPARES, and `run`, which returns all its rows
     "drain",
     "recycle",
     "leases",
+    "own",
     "long",
     "memory",
     "guard",

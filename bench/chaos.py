@@ -236,9 +236,16 @@ def chaos(minutes: float, seed: int, *, fake: bool = False, raw_lanes: int = RAW
         run = Chaos(grid, file, seed, book)
         stopped = threading.Event()
         raw = partial(raw_lane, ("127.0.0.1", grid.port, "/"), driver().version, book=book, stopped=stopped)
-        real = partial(playwright_lane, grid.endpoint, book=book, stopped=stopped)
+        # Every other one has browsers of its own.
+        real = [
+            partial(playwright_lane, f"{grid.endpoint}/?isolation={isolation}", book=book, stopped=stopped)
+            for isolation in ("context", "browser")
+        ]
         lanes = [partial(raw, dice=random.Random(f"{seed} raw {n}")) for n in range(raw_lanes)]
-        lanes += [partial(real, dice=random.Random(f"{seed} pw {n}")) for n in range(0 if fake else PLAYWRIGHT_LANES)]
+        lanes += [
+            partial(real[n % len(real)], dice=random.Random(f"{seed} pw {n}"))
+            for n in range(0 if fake else PLAYWRIGHT_LANES)
+        ]
         try:
             with side_by_side(lanes, stopped):
                 eventually(run.is_whole, "all workers serve", WHOLE_S)

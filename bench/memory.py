@@ -35,7 +35,8 @@ signal.pause()
 
 def run(options: Options) -> list[Row]:
     seconds = options.pick(120, 15)  # all that happens once in a minute happens twice
-    common = {"FAKE_LAUNCHER": str(HERD), "FAKE_HERD_PYTHON": sys.executable}
+    # It starts Python and reads files of the tests.
+    common = {"FAKE_LAUNCHER": str(HERD), "FAKE_HERD_PYTHON": sys.executable, "CONFINE": "off"}
     metered = {**common, "MEMORY_CHECK_INTERVAL": "5"}
     unmetered = {**common, "MEMORY_CHECK_INTERVAL": str(NEVER_S)}
     with (

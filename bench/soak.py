@@ -51,12 +51,13 @@ def lane(world: World, weights: Mapping[Behaviour, int], dice: random.Random, ta
         tally.done[behaviour.__name__] += 1
 
 
-def soak(minutes: float, seed: int, lifetime: str = NEVER, workers: int = 2) -> bool:
+def soak(minutes: float, seed: int, lifetime: str = NEVER, workers: int = 2, isolation: str = "context") -> bool:
     """One soak with its report on stdout. True when nothing leaked and every client was served as it should be."""
     environment = {
         "SESSION_PING_TIMEOUT": str(PING_TIMEOUT_S),
         "MAX_CONCURRENT_SESSIONS": str(SLOTS),
         "MAX_LIFETIME_SESSIONS": lifetime,
+        "ISOLATION": isolation,
     }
     tally = EventCounts()
     with grid_of(workers, environment=environment) as grid:
@@ -70,7 +71,8 @@ def soak(minutes: float, seed: int, lifetime: str = NEVER, workers: int = 2) -> 
     leaks = differences(start, end)
     rows = [(name, start.get(name, "-"), end.get(name, "-"), "LEAK" if name in leaks else "") for name in start | end]
     rows += [(f"memory, PSS: {name}", start_memory.get(name, "-"), mib, "") for name, mib in end_memory.items()]
-    print(f"\nsoak of {minutes:g} min, seed {seed}, {workers} workers of {SLOTS} slots, lifetime {lifetime}\n")
+    print(f"\nsoak of {minutes:g} min, seed {seed}, {workers} workers of {SLOTS} slots")
+    print(f"lifetime {lifetime}, isolation {isolation}\n")
     _print_table(("", "at the start", "at the end", ""), *((n, _cut(a), _cut(b), c) for n, a, b, c in rows))
     for name in leaks:
         print(f"{name}\n  at the start: {start.get(name)}\n  at the end:   {end.get(name)}\n")
@@ -142,8 +144,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lifetime", default=NEVER, help="sessions after which a worker is recycled")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--isolation", default="context", help="what sessions have for themselves: context or browser")
     given = parser.parse_args()
-    return 0 if soak(given.minutes, given.seed, given.lifetime, given.workers) else 1
+    return 0 if soak(given.minutes, given.seed, given.lifetime, given.workers, given.isolation) else 1
 
 
 if __name__ == "__main__":

@@ -171,28 +171,35 @@ class Lease:
         return bool(Call(self.server, "POST", "/session/return", body).run().get("returned", True))
 
 
-def borrow(
+def borrow(  # noqa: PLR0913 - keywords, each of which may be left out
     label_key: str,
     *,
     run: str | None = None,
     run_id: str | None = None,
     ttl_s: float | None = None,
+    isolation: str | None = None,
     grid: str | None = None,
     token: str | None = None,
 ) -> Borrowing:
     """A lease for the length of a `with` or `async with` block.
 
     `run` and `run_id` name the test run; runs take turns in the grid's line. `ttl_s`: seconds after which the lease
-    ends if it is not given back. `grid`: its URL, http://host:8080 or ws://host:8080/?token=…, behind a reverse proxy
-    also https://user:password@host/path; by default PWGRID_WS_ENDPOINT or PWGRID_URL, else this host. `token`: by
-    default that of the URL, else PWGRID_TOKEN.
+    ends if it is not given back. `isolation`: "browser" for a browser that nobody shares. `grid`: its URL,
+    http://host:8080 or ws://host:8080/?token=…, behind a reverse proxy also https://user:password@host/path; by default
+    PWGRID_WS_ENDPOINT or PWGRID_URL, else this host. `token`: by default that of the URL, else PWGRID_TOKEN.
 
     Entering the block waits for a slot as long as the grid allows. Raises GridRefusal with the grid's sentence: where
     another try may succeed later, `status` is 503 and `retry_after_s` is set. Raises GridError when there is no answer.
     """
     url = grid or next(filter(None, map(os.environ.get, URL_VARIABLES)), DEFAULT_URL)
     server = Server.at(url, token, os.environ.get(TOKEN_VARIABLE))
-    wish = {"labelKey": label_key, "runName": run, "runId": run_id, "ttlSeconds": None if ttl_s is None else int(ttl_s)}
+    wish = {
+        "labelKey": label_key,
+        "runName": run,
+        "runId": run_id,
+        "ttlSeconds": None if ttl_s is None else int(ttl_s),
+        "isolation": isolation,
+    }
     return Borrowing(server, {name: value for name, value in wish.items() if value is not None})
 
 

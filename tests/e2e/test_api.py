@@ -68,16 +68,17 @@ async def test_launch_options_that_nobody_heeds_are_noted_on_the_session_and_cou
     grid: Grid, playwright: Playwright
 ) -> None:
     counted = api(grid, "/v1/status")[1]["clients"]["optionsIgnored"]
-    options = {"headless": False, "channel": "chrome", "args": ["--token=s3cret"], "handleSIGINT": False}
+    options = {"devtools": True, "chromiumSandbox": True, "stealth": "s3cret", "handleSIGINT": False}
     browser = await playwright.chromium.connect(
         grid.endpoint, headers={"x-playwright-launch-options": json.dumps(options)}
     )
     session = await the_running_one(grid)
-    assert session["ignoredOptions"] == ["args", "channel", "headless"]
+    assert session["ignoredOptions"] == ["chromiumSandbox", "devtools", "stealth"]
+    assert (session["isolation"], session["protocol"]) == ("context", "playwright")
     await browser.close()
     await (await playwright.chromium.connect(grid.endpoint)).close()
     assert api(grid, "/v1/status")[1]["clients"]["optionsIgnored"] == counted + 1
-    assert "launch options ignored: args, channel, headless" in grid.command("sessions").stdout
+    assert "launch options ignored: chromiumSandbox, devtools, stealth" in grid.command("sessions").stdout
     assert f"launch_options_ignored session={session['id']}" in grid.output()
     assert "s3cret" not in grid.output()
 

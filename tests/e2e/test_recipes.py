@@ -13,7 +13,7 @@ import pytest
 from playwright._repo_version import __version__ as playwright_version
 
 from tests.conftest import need
-from tests.support.grid import ROOT, Grid
+from tests.support.grid import ROOT, Grid, free_port
 from tests.support.recipes import lines, npm_ci, pip_install, recipe, run
 
 pytestmark = pytest.mark.timeout(600)  # installers are among what runs here
@@ -124,7 +124,7 @@ def test_playwright_test_takes_its_browsers_from_the_grid_and_its_workers_wait_f
 
 def test_playwright_test_takes_a_grid_that_its_configuration_names(npm: Path, grid: Grid) -> None:
     configuration = npm / "playwright.config.js"
-    configuration.write_text(recipe("ci.md", "js", "connectOptions").replace(ENDPOINT, grid.endpoint))
+    configuration.write_text(recipe("ci.md", "js", "use: { connectOptions").replace(ENDPOINT, grid.endpoint))
     before = served(grid)
     try:
         done = run("npx playwright test --workers 1 --grep server", npm)
@@ -133,6 +133,37 @@ def test_playwright_test_takes_a_grid_that_its_configuration_names(npm: Path, gr
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
     assert served(grid) == before + 1
+
+
+SERVER = """
+require('node:http').createServer((_, response) => response.end('<title>of the web server</title>'))
+  .listen(process.env.SITE_PORT, '127.0.0.1');
+"""
+TEST_OF_SERVER = """
+const { test, expect } = require('@playwright/test');
+test('of the web server', async ({ page }) => {
+  await page.goto('/');
+  expect(await page.title()).toBe('of the web server');
+});
+"""
+
+
+def test_playwright_test_reaches_its_own_web_server_through_the_grid(npm: Path, grid: Grid) -> None:
+    configuration, server, port = npm / "playwright.config.js", npm / "server.js", free_port()
+    test = npm / "tests" / "own.spec.js"
+    text = recipe("ci.md", "js", "exposeNetwork").replace(ENDPOINT, grid.endpoint).replace("3000", str(port))
+    configuration.write_text(text)
+    server.write_text(SERVER)
+    test.write_text(TEST_OF_SERVER)
+    try:
+        done = run("npx playwright test --workers 1 --grep 'of the web'", npm, SITE_PORT=str(port))
+    finally:
+        for each in (configuration, server, test):
+            each.unlink()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+    (record,) = json.loads(grid.get("/v1/sessions?limit=1")[2])["sessions"]
+    assert record["isolation"] == "browser"
 
 
 @pytest.mark.parametrize(("options", "clients"), [("", 1), ("-n 4", 4)])

@@ -69,5 +69,11 @@ async def browser_session(client: ProtocolClient) -> str:
     return str((await client.send(client.one("Browser"), "newBrowserCDPSession"))["session"]["guid"])
 
 
+async def browser_pid(client: ProtocolClient) -> int:
+    """The pid of the client's browser."""
+    info = await client.cdp(await browser_session(client), "SystemInfo.getProcessInfo")
+    return int(next(each["id"] for each in info["processInfo"] if each["type"] == "browser"))
+
+
 async def page_session(client: ProtocolClient, context: str, page: str) -> str:
     return str((await client.send(context, "newCDPSession", page={"guid": page}))["session"]["guid"])

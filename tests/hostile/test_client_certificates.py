@@ -150,11 +150,11 @@ async def test_no_other_context_in_the_same_browser_has_it_as_its_proxy(owned: O
     name = spelled.format(text=host, number=int.from_bytes(socket.inet_aton(host)), rest=host[1:])
     async with protocol_client(owned.watched.endpoint) as other:
         for scheme in ("socks5", "SOCKS", "socks4"):
-            with pytest.raises(Refusal, match="serves the client certificates of one context alone"):
+            with pytest.raises(Refusal, match="serves one session alone"):
                 await other.new_context(proxy={"server": f"{scheme}://{name}:{port}"})
         for method in ("newContext", "newContextForReuse"):
             proxied = {"proxy": {"server": owned.proxy}, **client_certificate(owned.url)}
-            with pytest.raises(Refusal, match="serves the client certificates of one context alone"):
+            with pytest.raises(Refusal, match="serves one session alone"):
                 await other.send(other.one("Browser"), method, **proxied)
 
 
@@ -212,7 +212,7 @@ async def test_in_compatible_a_context_that_is_made_over_cdp_may_not_either() ->
     ):
         owned = await own(watched, owner, "https://localhost:1")
         session = await browser_session(other)
-        with pytest.raises(Refusal, match="its proxy serves the client certificates of one context alone"):
+        with pytest.raises(Refusal, match="its proxy serves one session alone"):
             await other.cdp(session, "Target.createBrowserContext", proxyServer=owned.proxy)
         await other.cdp(session, "Target.createBrowserContext", proxyServer="socks5://127.0.0.1:1")
 

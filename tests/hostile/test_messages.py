@@ -23,7 +23,7 @@ const calls = JSON.parse(require('node:fs').readFileSync(0));
 console.log(JSON.stringify(calls.map(([type, method, params, client]) =>
   method === 'goto' ? judgeNavigation(params?.url, client) : judge(type, method, params, client))));
 """
-CERTIFICATE_PORT = 40404
+LOOPBACK_PORT = 40404
 Call = tuple[str, str, Any]
 
 
@@ -44,7 +44,7 @@ EVERYTHING = [
 def refusals(asked: list[Call], guard: str, *, shared: bool = True, **client: Any) -> list[Call]:
     """Those of the calls that the guard refuses."""
     who = {"guard": guard, "isShared": shared, "blocksFileUrls": False, "ownsTracing": False, **client}
-    who["certificatePorts"] = [CERTIFICATE_PORT]
+    who["loopbackPorts"] = [LOOPBACK_PORT]
     given = json.dumps([[*call, who] for call in asked])
     script = ["-e", JUDGE, str(LAUNCHER.with_name("message_guard.cjs"))]
     done = subprocess.run([NODE, *script], input=given, capture_output=True, text=True, timeout=60, check=True)
@@ -137,7 +137,7 @@ def test_what_crashes_a_shared_browser_is_refused(guard: str, shared: bool) -> N
 def test_no_context_that_is_made_over_cdp_has_a_certificate_port_as_its_proxy(guard: str, address: str) -> None:
     asked: list[Call] = [
         ("CDPSession", "send", {"method": "Target.createBrowserContext", "params": {"proxyServer": proxy}})
-        for proxy in (f"socks5://{address}:{CERTIFICATE_PORT}", f"{address}:0{CERTIFICATE_PORT},direct://")
+        for proxy in (f"socks5://{address}:{LOOPBACK_PORT}", f"{address}:0{LOOPBACK_PORT},direct://")
     ]
     assert refusals(asked, guard, isBrowserLevel=True) == asked
 

@@ -80,8 +80,9 @@ class BrowserServer:
             return str(running.communicate("go on\n", timeout=60)[0])
 
     def _shell(self, script: str, **settings: object) -> list[str]:
-        before = self.confinement(**settings).before_browser()
-        return [*before, "--own", str(self.profile), "--", "/bin/sh", "-c", script]
+        confinement = self.confinement(**settings)
+        own = [str(self.profile), str(confinement.directories.browser)]
+        return [*confinement.before_browser(), "--own", *own, "--", "/bin/sh", "-c", script]
 
 
 PIPES: dict[str, Any] = {

@@ -57,6 +57,7 @@ def test_a_grid_starts_says_so_and_ends_in_order() -> None:
             "name": "chromium",
             "browserType": "chromium",
             "labels": [],
+            "isolation": "context",
             "wanted": 2,
             "available": 2,
             "starting": 0,

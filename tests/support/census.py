@@ -181,6 +181,7 @@ def _temporary(grid: Grid) -> Iterator[str]:
             path = re.sub(r"\bw/[0-9a-f]{8}\b", "w/ID", str(inside / name))
             path = re.sub(r"\bsessions/[0-9a-f]{32}\b", "sessions/RANDOM", path)
             path = re.sub(r"\bproxy/\d+\b", "proxy/PID", path)
+            path = re.sub(r"\bown([/-])\d+\b", r"own\1NUMBER", path)
             yield re.sub(r"-[A-Za-z0-9]{6}$", "-RANDOM", path)
 
 

@@ -13,6 +13,7 @@
 //   FAKE_IGNORE_STOP=<path>      while the file is there, it has to be killed
 //   FAKE_ACK_DELAY_MS=<n>        handles acknowledged later       FAKE_DIE_AFTER=<n>        SIGKILL to itself at session n
 //   FAKE_GONE_AFTER=<n>          browser crash at session n       FAKE_TCP_PORT=<n>         serves there too (a direct path)
+//   FAKE_FAIL_OWN=<sentence>     no session gets a browser alone   FAKE_HOLD_OWN=<path>      nor an answer while the file is there
 //   FAKE_SICK_BROWSER=<path>     while the file has its pid, its browser answers nothing; that is a sign, and canaries hang
 'use strict';
 
@@ -247,6 +248,8 @@ function onMessage(message, socket) {
     say({ say: 'pong', id: message.id, browserSilentMs: performance.now() - heardAt });
   else if (message.do === 'ask_browser')
     whenWell(() => say({ say: 'browser_answered', id: message.id }));
+  else if (message.do === 'acquire' && !isThere(env.FAKE_HOLD_OWN))
+    say({ say: 'acquired', id: message.id, error: env.FAKE_FAIL_OWN || null });
   else if (message.do === 'sync') {
     say({ say: 'live', sessions: [...sessions.keys()], clientFields: clientFields(), ready });
     unacknowledged.forEach(say);
@@ -303,7 +306,7 @@ function announce() {
   const { version } = JSON.parse(fs.readFileSync(path.join(options.playwrightCore, 'package.json')));
   ready = {
     say: 'ready', pid: process.pid, browserPid: process.pid, browserVersion: 'fake',
-    playwrightVersion: env.FAKE_VERSION || version, wsPath: '/fake',
+    playwrightVersion: env.FAKE_VERSION || version,
   };
   say(ready);
 }

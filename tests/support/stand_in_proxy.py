@@ -20,7 +20,7 @@ from pwgrid.installed.browsers import FoundBrowser
 from pwgrid.settings.model import SETTINGS, Settings
 from pwgrid.worker.browser.launch import LAUNCHER, LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer, OnClosed
-from pwgrid.worker.holders import LiveSession, OfferedClient, SessionClosed
+from pwgrid.worker.holders import LiveSession, OfferedClient, OwnBrowser, SessionClosed
 from tests.support.browsers import fit_browser
 from tests.support.fake_grid import FAKE_LAUNCHER, launching
 
@@ -43,6 +43,8 @@ class Watched:
     handed_over: int = 0
     told: int = 0
     """Ends of sessions that a test has heard of."""
+    own: OwnBrowser | None = None
+    """What clients get that come from now on; None: a context of the shared browser."""
 
     @property
     def latest(self) -> str:
@@ -72,8 +74,11 @@ class Watched:
             while b"\r\n\r\n" not in head:
                 head += await loop.sock_recv(client, 65536)
             self.handed_over += 1
-            handed_over = self.server.hand_over(offer_of(self.latest, client, head))
-            await handed_over
+            offered = offer_of(self.latest, client, head)
+            offered.session.own = self.own
+            if self.own is not None:
+                await self.server.acquire(self.latest, self.own.options, self.own.until)
+            await self.server.hand_over(offered)
             client.close()
 
 
@@ -109,7 +114,7 @@ def private_directory() -> Iterator[Path]:
     try:
         yield directory
         assert processes_of(directory) == []
-        assert {path.name for path in directory.iterdir()} <= {"browser.sock", "node", "sessions", "tmp"}
+        assert {path.name for path in directory.iterdir()} <= {"browser.sock", "node", "own", "sessions", "tmp"}
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from pwgrid.common.types import Isolation
 from pwgrid.master.policy.changed_settings import compare, concerning, concerning_pool
 from pwgrid.runtime.child_files import digest
 from pwgrid.settings.model import SETTINGS, Settings
@@ -54,6 +55,30 @@ def test_a_browsers_setting_recycles_its_pool_alone() -> None:
     before, now = BEFORE, after(firefox_executable="/opt/firefox")
     change = compare(before, now)
     assert (recycled(before, now), change.replace_proxy) == (("firefox",), False)
+
+
+@pytest.mark.parametrize(
+    ("isolation", "name", "value", "is_recycled"),
+    [
+        ("context", "warm_browsers", 5, False),
+        ("browser", "warm_browsers", 5, True),
+        ("context", "max_own_browsers", 5, True),
+        ("context", "isolation", Isolation.BROWSER, True),
+        ("process", "max_concurrent_sessions", 9, False),
+    ],
+)
+def test_what_own_browsers_a_worker_makes_recycles_it_where_it_makes_any(
+    isolation: str, name: str, value: object, is_recycled: bool
+) -> None:
+    before = after(isolation=Isolation(isolation))
+    now = before.model_copy(update={name: value})
+    assert bool(recycled(before, now)) == is_recycled
+
+
+def test_what_clients_may_ask_of_a_launch_concerns_the_proxy_alone() -> None:
+    for name, value in (("launch_options", "ignore"), ("allowed_browser_args", ("*",))):
+        now = after(**{name: value})
+        assert (recycled(BEFORE, now), compare(BEFORE, now).replace_proxy) == ((), True)
 
 
 def test_a_proxys_setting_replaces_only_the_proxy() -> None:

@@ -24,6 +24,7 @@ from pwgrid.proxy.policy.connect_request import (
     is_usual_handshake,
 )
 from pwgrid.proxy.policy.label_match import OfferedLabels
+from pwgrid.proxy.policy.launch_options import LaunchRules
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import PoolView
 
@@ -291,6 +292,7 @@ def test_the_browser_server_learns_nothing_it_need_not_know() -> None:
         ("traceparent", f"00-{'1' * 32}-{'2' * 16}-01"),
         ("user-agent", "Playwright/1.65.1"),
         ("x-playwright-proxy", "*"),
+        ("X-Playwright-Launch-Options", '{"proxy": {"server": "http://proxy", "password": "s3cret"}}'),
         ("sec-websocket-extensions", "permessage-deflate"),
     )
     assert browser_server_headers(Headers(given), compression=False) == {
@@ -364,11 +366,16 @@ def test_a_pool_that_is_not_there_or_contradicts_the_client_is_refused(target: s
 
 
 def test_launch_options_are_held_against_those_of_the_pool() -> None:
-    asked = headers(("x-playwright-launch-options", '{"headless": false}'))
-    assert decided("/?pool=appa", asked, policy(pools=POOLS)).ignored_options == ()
-    assert decided("/?pool=appb", asked, policy(pools=pools(("appb", "chromium"), headless=True))).ignored_options == (
-        "headless",
-    )
+    asked = headers(("x-playwright-launch-options", '{"headless": false, "devtools": true}'))
+    ignores = LaunchRules(heed=False)
+    for rules in (ignores, LaunchRules()):
+        found = decided("/?pool=appa", asked, policy(pools=POOLS, launch=rules))
+        assert (found.ignored_options, found.own) == (("devtools",), None)
+    headless = pools(("appb", "chromium"), headless=True)
+    found = decided("/?pool=appb", asked, policy(pools=headless, launch=ignores))
+    assert (found.ignored_options, found.own) == (("devtools", "headless"), None)
+    with pytest.raises(Refusal, match="launch option headless"):
+        decided("/?pool=appb", asked, policy(pools=headless))
 
 
 LABELS = OfferedLabels({parse("AppA:Chromium:UAT"): "appa", parse("AppB:Firefox:UAT"): "foxes"})

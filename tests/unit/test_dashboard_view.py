@@ -86,6 +86,10 @@ def test_a_pool_says_against_what_its_workers_are_held() -> None:
     )
 
 
+def test_a_pool_says_what_its_sessions_share() -> None:
+    assert view(sources())["pools"]["chromium"]["isolation"] == "context"
+
+
 def test_no_text_of_a_view_has_a_path_or_a_pid_of_the_host() -> None:
     short = pool(2, "chromium did not start: /opt/x/chrome is not there")
     found = view(sources(pools=[short]))["pools"]["chromium"]

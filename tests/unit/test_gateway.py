@@ -60,6 +60,25 @@ async def test_who_only_waited_in_vain_or_found_the_line_full_hears_what_the_que
     assert await told(FULL, ["token:ci"], "no browser starts") is FULL
 
 
+async def test_who_waited_in_vain_after_its_browser_did_not_start_hears_of_that() -> None:
+    workers = Workers(HandoffFailure("its browser did not start", is_refusal=True, detail="no display"))
+    claim = claimed(HeldAs.SESSION)
+
+    async def acquire(claim: Claim) -> str:
+        if workers.given_back:
+            raise IN_VAIN
+        return await Workers.acquire(workers, claim)
+
+    workers.acquire = acquire  # type: ignore[method-assign]
+    with pytest.raises(Refusal) as caught:
+        await workers.place(claim)
+    assert (caught.value.status, caught.value.error) == (
+        503,
+        "no browser of its own started for this client: no display",
+    )
+    assert (claim.trouble, workers.given_back) == ("no display", ["first"])
+
+
 class Workers:
     """Stands in for the registry and its workers: those with a slot, and what each answers to an offer."""
 

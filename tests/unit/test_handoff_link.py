@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
+from pwgrid.common.reasons import OfferRefusal
 from pwgrid.proxy.connect import handoff_link
 from pwgrid.proxy.connect.bounded_http import MAX_HEAD_BYTES
 from pwgrid.proxy.connect.connect import MAX_EARLY_BYTES
@@ -62,17 +63,22 @@ class Worker:
         self.link: socket.socket | None = None
 
     def offer(
-        self, session_id: str, sock: socket.socket, headers: dict[str, str] = HEADERS, early: str = ""
+        self,
+        session_id: str,
+        sock: socket.socket,
+        headers: dict[str, str] = HEADERS,
+        early: str = "",
+        until: float = 0.0,
     ) -> "asyncio.Task[float | HandoffFailure]":
-        return asyncio.create_task(self._offered(session_id, sock, headers, early))
+        return asyncio.create_task(self._offered(session_id, sock, headers, early, until))
 
     async def _offered(
-        self, session_id: str, sock: socket.socket, headers: dict[str, str], early: str
+        self, session_id: str, sock: socket.socket, headers: dict[str, str], early: str, until: float
     ) -> float | HandoffFailure:
         """Since when the client is served, or why it is not."""
         request = {"client": "1.2.3.4:5", "headers": headers, "early": early}
         try:
-            return await self.handoffs.offer(WORKER, session_id, request, sock)
+            return await self.handoffs.offer(WORKER, session_id, request, sock, until)
         except HandoffFailure as failure:
             return failure
 
@@ -278,6 +284,97 @@ async def test_a_worker_that_does_not_answer_is_silent_until_it_does(
     worker.say(session="s3", refused=None)
     assert isinstance(await again, float)
     assert worker.heard.said[2:] == [f"{WORKER} awake", f"{WORKER} freed"]
+
+
+async def test_a_worker_that_acquires_a_browser_has_as_long_as_that_may_take_and_others_have_no_longer(
+    worker: Worker, sock: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handoff_link, "HANDOFF_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(handoff_link, "_LATE_ANSWER_S", 0.05)
+    acquiring = worker.offer("s1", sock, until=time.monotonic() + BOUND_S)
+    await worker.packet()
+    worker.say(session="s1", acquiring=True)
+    async with asyncio.timeout(BOUND_S):
+        late = await worker.offer("s2", sock, until=time.monotonic() + BOUND_S)  # comes after it, and is late before it
+    assert isinstance(late, HandoffFailure)
+    assert (late.reason, acquiring.done()) == ("the worker does not answer", False)
+    worker.say(session="s1", refused=None)
+    assert isinstance(await acquiring, float)
+
+
+async def test_a_worker_that_acquires_a_browser_for_too_long_is_silent(
+    worker: Worker, sock: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handoff_link, "HANDOFF_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(handoff_link, "_LATE_ANSWER_S", 0.05)
+    until = time.monotonic() + 0.3
+    offered = worker.offer("s1", sock, until=until)
+    await worker.packet()
+    worker.say(session="s1", acquiring=True)
+    async with asyncio.timeout(BOUND_S):
+        failure = await offered
+    assert isinstance(failure, HandoffFailure)
+    assert failure.reason == "the worker does not answer"
+    assert failure.open_until >= until
+    worker.say(session="s1", acquiring=True)
+    worker.say(session="s1", refused="its browser did not start")
+    async with asyncio.timeout(BOUND_S):
+        while len(worker.heard.said) < 3:
+            await asyncio.sleep(0)
+    assert worker.heard.said == [f"{WORKER} silent", *[f"{WORKER} awake"] * 2]
+
+
+async def test_a_browser_that_is_acquired_at_the_last_moment_leaves_it_open_whether_it_serves(
+    worker: Worker, sock: socket.socket
+) -> None:
+    until = time.monotonic() + BOUND_S
+    offered = worker.offer("s1", sock, until=until)
+    await worker.packet()
+    worker.say(session="s1", acquiring=True)
+    worker.say(session="s1", refused=None, servedAt=until)
+    failure = await offered
+    assert isinstance(failure, HandoffFailure)
+    assert failure.reason == "it answered late"
+    assert failure.open_until > until
+
+
+async def test_why_no_browser_started_is_told_with_the_refusal(worker: Worker, sock: socket.socket) -> None:
+    offered = worker.offer("s1", sock, until=time.monotonic() + BOUND_S)
+    await worker.packet()
+    worker.say(session="s1", acquiring=True)
+    worker.say(session="s1", refused="its browser did not start", detail="no display")
+    failure = await offered
+    assert isinstance(failure, HandoffFailure)
+    assert (failure.reason, failure.detail) == (OfferRefusal.NOT_LAUNCHED, "no display")
+    assert (failure.is_refusal, failure.open_until) == (True, 0.0)
+
+
+async def test_a_worker_that_dies_while_it_acquires_a_browser_is_told_at_once(
+    worker: Worker, sock: socket.socket
+) -> None:
+    until = time.monotonic() + BOUND_S
+    offered = worker.offer("s1", sock, until=until)
+    await worker.packet()
+    worker.say(session="s1", acquiring=True)
+    worker.end()
+    failure = await offered
+    assert isinstance(failure, HandoffFailure)
+    assert failure.is_dead
+    assert failure.open_until > until
+
+
+async def test_what_a_worker_has_said_in_time_counts_although_this_process_was_frozen_until_after_it(
+    worker: Worker, sock: socket.socket
+) -> None:
+    offered = worker.offer("s1", sock, until=time.monotonic() + BOUND_S)
+    await worker.packet()
+    worker.say(session="s1", acquiring=True)
+    (link,) = worker.handoffs._links.values()
+    link._pending["s1"].deadline = 0.0
+    link._check_deadlines()  # before the loop has looked at the link
+    assert not offered.done()
+    worker.say(session="s1", refused=None)
+    assert isinstance(await offered, float)
 
 
 @pytest.mark.parametrize("is_answered", [True, False])

@@ -1,11 +1,11 @@
-"""Which launch options of a client are noted because nobody heeds them."""
+"""Which launch options of a client are noted where LAUNCH_OPTIONS is ignore."""
 
 import json
 
 import pytest
 from websockets.datastructures import Headers
 
-from pwgrid.proxy.policy.connect_request import MAX_OPTIONS, ignored_launch_options
+from pwgrid.proxy.policy.launch_options import MAX_OPTIONS, ignored_launch_options
 
 GRID: dict[str, object] = {"headless": True, "chromiumSandbox": False, "args": []}
 

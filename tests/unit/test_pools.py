@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from pwgrid.cli.main import main
 from pwgrid.common import label_keys
 from pwgrid.common.errors import BrowserMissing, ConfigError
+from pwgrid.common.types import Isolation
 from pwgrid.control.frames import MAX_FRAME_BYTES, encode
 from pwgrid.installed.browsers import SearchPaths, find_for_pool
 from pwgrid.master.workers.pool import Pool
@@ -219,6 +220,70 @@ def test_what_no_pools_may_be(read: Any, text: str, fault: str) -> None:
     assert fault in faults_of(read, text)
 
 
+def test_a_pool_gives_what_its_table_or_the_global_settings_say(read: Any) -> None:
+    text = pool("") + '[[pools]]\nname = "b"\nbrowser = "chromium"\nisolation = "Context"\nmax_own_browsers = 3\n'
+    settings = read(text, ISOLATION="browser", WARM_BROWSERS="4", MAX_OWN_BROWSERS="9").settings
+    first, second = settings.pools_wanted().values()
+    assert (first.isolation, first.warm, first.max_own_browsers) == (Isolation.BROWSER, 4, 9)
+    assert (second.isolation, second.warm, second.max_own_browsers) == (Isolation.CONTEXT, 0, 3)
+    mine = settings.of_pool(second)
+    assert (mine.isolation, mine.warm_browsers, mine.max_own_browsers) == (Isolation.CONTEXT, 0, 3)
+    short = load(None, {"ISOLATION": "process", "MAX_CONCURRENT_SESSIONS": "7"}, {}).settings.short_form("chromium")
+    assert (short.isolation, short.slots, short.lifetime, short.warm) == (Isolation.PROCESS, 1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "lifetime"),
+    [
+        ("", {}, 1000),
+        ("lifetime = 50", {}, 50),
+        ("", {"MAX_LIFETIME_SESSIONS": "50"}, 50),
+        ("lifetime = 7", {"MAX_LIFETIME_SESSIONS": "50"}, 7),
+    ],
+)
+def test_a_worker_of_own_browsers_lives_for_more_sessions_unless_somebody_says_how_many(
+    read: Any, text: str, environment: dict[str, str], lifetime: int
+) -> None:
+    settings = read(pool(f'isolation = "browser"\n{text}'), **environment).settings
+    (mine,) = settings.pools_wanted().values()
+    assert (mine.lifetime, settings.of_pool(mine).max_lifetime_sessions) == (lifetime, lifetime)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('isolation = "process"\nslots = 2', "slots must be 1 with isolation process: leave it out, or take another"),
+        ('isolation = "process"\nlifetime = 9', "lifetime must be 1 with isolation process: leave it out"),
+        ('isolation = "process"\nwarm = 2', "warm is for isolation browser, and this pool has process: leave it out"),
+        ("warm = 2", "warm is for isolation browser, and this pool has context: leave it out, or change isolation"),
+    ],
+)
+def test_what_a_pool_s_isolation_does_not_allow_is_refused(read: Any, text: str, sentence: str) -> None:
+    (fault,) = faults_of(read, pool(text))
+    assert f"pool appa: {sentence}" in fault
+
+
+def test_what_a_pool_s_isolation_demands_may_be_written_down(read: Any) -> None:
+    (mine,) = read(pool('isolation = "process"\nslots = 1\nlifetime = 1\nwarm = 0')).settings.pools_wanted().values()
+    assert (mine.slots, mine.lifetime) == (1, 1)
+
+
+def test_an_unknown_isolation_is_told_those_that_there_are(read: Any) -> None:
+    assert faults_of(read, pool('isolation = "vm"')) == [
+        "pools.appa.isolation: 'vm' must be one of context, browser, process"
+    ]
+    with pytest.raises(ConfigError, match="did you mean browser"):
+        load(None, {"ISOLATION": "browsr"}, {})
+
+
+def test_switches_of_clients_are_allowed_by_name() -> None:
+    settings = load(None, {"ALLOWED_BROWSER_ARGS": "--lang --use-* *"}, {}).settings
+    assert settings.allowed_browser_args == ("--lang", "--use-*", "*")
+    for text in ("lang", "--lang=de", "--a*b", "-"):
+        with pytest.raises(ConfigError, match="must be names of command line switches"):
+            load(None, {"ALLOWED_BROWSER_ARGS": text}, {})
+
+
 def test_a_pools_limit_of_memory_is_held_against_the_global_one(read: Any) -> None:
     (fault,) = faults_of(read, "[memory]\nmax_worker_memory_hard_mib = 500\n" + pool("max_memory_mib = 600"))
     assert fault.endswith("pool appa: max_memory_mib (600) must be < max_memory_hard_mib (500)")
@@ -363,10 +428,18 @@ def test_config_check_as_json() -> None:
         "slots": 2,
         "capacity": 6,
         "lifetime": 50,
+        "isolation": "context",
         "labels": ["AppA:Chromium:Staging"],
     }
     assert found["totals"] == {"chromium": {"workers": 3, "capacity": 6}, "firefox": {"workers": 1, "capacity": 2}}
     assert (found["capacity"], found["defaultBrowserType"]) == (8, "chromium")
+
+
+def test_config_check_shows_the_isolation_of_pools_if_any_is_isolated(read: Any, tmp_path: Path) -> None:
+    read(pool('isolation = "browser"') + '[[pools]]\nname = "plain"\nbrowser = "chromium"\n')
+    lines = checked("--config", str(tmp_path / "grid.toml"), pools="").output.splitlines()
+    assert lines[2].split() == ["POOL", "BROWSER", "WORKERS", "SLOTS", "CAPACITY", "LIFETIME", "ISOLATION", "LABELS"]
+    assert [lines[3].split()[-2:], lines[4].split()[-2:]] == [["1000", "browser"], ["50", "context"]]
 
 
 def test_config_check_fails_on_a_malformed_label_in_text_and_json() -> None:

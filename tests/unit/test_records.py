@@ -32,6 +32,17 @@ def test_what_is_no_figure_is_0_and_can_be_answered(value: str) -> None:
         assert type(answer).model_validate_json(answer.model_dump_json()) == answer
 
 
+def test_a_record_says_what_a_session_or_lease_shares_and_what_it_speaks_only_where_that_is_not_as_usual() -> None:
+    for says, isolation, protocol in (
+        ({}, "context", "playwright"),
+        ({"isolation": "browser"}, "browser", "playwright"),
+    ):
+        record = SessionRecord.read("s", says)
+        for shown in (models.Session.of(record), models.Lease.of(record)):
+            assert (shown.isolation, shown.protocol) == (isolation, protocol)
+        assert (record.as_json()["isolation"], record.as_json()["protocol"]) == (isolation, protocol)
+
+
 @pytest.mark.parametrize(("text", "figure"), [("1e3", 1000.0), ("1.5", 1.5), ("-3", -3.0), (None, 0.0)])
 def test_a_figure_is_what_it_is(text: str | None, figure: float) -> None:
     assert records.number(text) == figure

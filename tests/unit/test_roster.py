@@ -44,6 +44,9 @@ def test_a_pool_is_what_the_master_tells_of_it_in_the_order_of_the_configuration
     assert (pool.browser_type, pool.slots, pool.lifetime, pool.labels) == ("firefox", 3, 9, ("A:Firefox",))
     assert (pool.starting, pool.spare, pool.draining) == (1, 2, 3)
     assert pool.options == {"headless": False, "args": ["-x"]}
+    assert (pool.isolation, pool.channel) == ("context", "")  # of an earlier version's master
+    isolated = roster(pools={"own": told | {"isolation": "browser", "channel": "chrome"}}).pools["own"]
+    assert (isolated.isolation, isolated.channel) == ("browser", "chrome")
     assert (made.pool_of("a"), made.pool_of("b"), made.pool_of(None)) == ("foxes", None, None)
     assert made.shortage("webkit") == "there is no pool webkit any more"
 

@@ -17,6 +17,7 @@ from pwgrid.proxy.readiness_check import Readiness, Verdict
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.claim import Claim
 from pwgrid.proxy.select.selector import Selector
+from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S
 from pwgrid.registry.records import RegistrySnapshot, WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
@@ -76,6 +77,21 @@ async def test_the_registry_is_asked_with_the_pool_its_slots_and_its_lifetime() 
     for pool in ("appa", "appb", "gone"):
         assert await selector.select(claim(pool)) is None
     assert asked == [("appa", 3, 30), ("appb", 1, 9), ("gone", 5, 50)]
+
+
+async def test_a_slot_is_leased_for_as_long_as_the_launch_of_an_own_browser_may_take() -> None:
+    asked: list[float] = []
+
+    class OneRegistry:
+        async def select(self, _browser_type: str, *, lease_s: float, **_wish: Any) -> None:
+            asked.append(lease_s)
+
+    selector = Selector(Settings(), cast(Registry, OneRegistry()), roster(), ())
+    for launch_s in (0.0, 60.0):
+        wish = claim("appa")
+        wish.launch_s = launch_s
+        await selector.select(wish)
+    assert asked == [2 * HANDOFF_TIMEOUT_S, 60.0 + 2 * HANDOFF_TIMEOUT_S]
 
 
 class Leases:

@@ -119,6 +119,14 @@ def test_sessions_are_listed_with_their_reason() -> None:
     assert row.endswith("127.0.0.1:54321  memory limit")
 
 
+def test_what_is_isolated_is_said_only_of_those_that_are() -> None:
+    assert "isolation" not in sessions_text([SESSION, {**SESSION, "isolation": "context"}])
+    assert sessions_text([{**SESSION, "isolation": "browser"}]).endswith("memory limit; isolation browser")
+    assert "isolation" not in status_text({**STATUS, "pools": [{**POOL, "isolation": "context"}]})
+    isolated = status_text({**STATUS, "pools": [{**POOL, "isolation": "process"}]})
+    assert "isolation process; the host is short of memory" in isolated
+
+
 def test_a_session_s_names_label_key_and_lease_are_shown() -> None:
     named = {
         "name": "Smoke 12",

@@ -113,6 +113,17 @@ def test_eighty_columns_hold_every_figure() -> None:
     assert lines[-1] == "Tab table  Up/Down row  d drain  e end  / filter  ? help  q quit"
 
 
+def test_what_is_isolated_is_said_only_of_those_that_are() -> None:
+    sessions = [session("a" * 16, isolation="browser"), session("b" * 16, isolation="context")]
+    pools = [pool(name="own", isolation="browser"), pool(isolation="context")]
+    lines = drawn(replace(SNAPSHOT, status=status(pools=pools), sessions=sessions), size=(120, 24))
+    assert lines[3].startswith("own (browser) ")
+    assert lines[4].startswith("chromium ")
+    head, first, second = (line.split() for line in lines[8:11])
+    assert head == ["SESSION", "POOL", "WORKER", "STATUS", "AGE", "ISOLATED", "CLIENT"]
+    assert (first[5:], second[5:]) == (["browser", "127.0.0.1:5000"], ["127.0.0.1:5000"])
+
+
 def test_without_a_floor_for_the_hosts_memory_none_is_shown() -> None:
     host = {"availableMib": 4000, "minAvailableMib": 0, "guard": None, "memoryMetric": "pss"}
     assert drawn(replace(SNAPSHOT, status=status(host=host)))[1].endswith("free 4000")

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from pwgrid.common.reasons import EndReason, Reason
+from pwgrid.common.types import Isolation
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.tokens.file import changing
 from pwgrid.tokens.tokens import Role, make
@@ -34,7 +35,11 @@ class Worker:
         self.slots = Slots(100)
         settings = SimpleNamespace(borrow_reconnect_grace=0.0)
         boot: Any = SimpleNamespace(
-            directory=directory, settings=settings, adopt_node_pid=None, tokens_file=self.tokens_file
+            directory=directory,
+            settings=settings,
+            pool=SimpleNamespace(isolation=Isolation.CONTEXT),
+            adopt_node_pid=None,
+            tokens_file=self.tokens_file,
         )
         itself = cast("Any", self)
         handoff = HandoffServer(directory / "handoff.sock")

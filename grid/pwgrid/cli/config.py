@@ -15,6 +15,7 @@ from pwgrid.cli import output
 from pwgrid.cli.ask_grid import ask, find_grid
 from pwgrid.cli.options import Configured, say, with_json
 from pwgrid.common.errors import BrowserMissing, ConfigError
+from pwgrid.common.types import Isolation
 from pwgrid.common.wording import counted
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def summary(settings: Settings) -> dict[str, Any]:
                 "slots": pool.slots,
                 "capacity": pool.workers * pool.slots,
                 "lifetime": pool.lifetime,
+                "isolation": pool.isolation.value,
                 "labels": list(pool.labels),
             }
             for pool in pools
@@ -98,17 +100,20 @@ def missing_browsers(settings: Settings) -> list[str]:
 
 def summary_text(found: dict[str, Any]) -> str:
     """The summary as tables, without pools that have no worker."""
-    columns = ("name", "browserType", "workers", "slots", "capacity", "lifetime", "labels")
+    columns = ["name", "browserType", "workers", "slots", "capacity", "lifetime", "labels"]
+    heads = ["POOL", "BROWSER", "WORKERS", "SLOTS", "CAPACITY", "LIFETIME", "LABELS"]
+    if any(pool["isolation"] != Isolation.CONTEXT for pool in found["pools"]):
+        columns.insert(-1, "isolation")
+        heads.insert(-1, "ISOLATION")
     rows = [
         [", ".join(each) if isinstance(each, list) else each for each in (pool[column] for column in columns)]
         for pool in found["pools"]
         if pool["workers"]
     ]
-    head = ("POOL", "BROWSER", "WORKERS", "SLOTS", "CAPACITY", "LIFETIME", "LABELS")
     totals = [(name, total["workers"], total["capacity"]) for name, total in found["totals"].items()]
     return "\n".join(
         [
-            output.table(head, rows),
+            output.table(heads, rows),
             "",
             output.table(("TOTAL", "WORKERS", "CAPACITY"), totals),
             "",

@@ -13,6 +13,7 @@ from pwgrid.cli.ask_grid import find_grid, latest_sessions, redis_of
 from pwgrid.cli.options import GRID_OPTIONS, with_json, with_options
 from pwgrid.cli.output import clock, one_line, table
 from pwgrid.common.session_lifecycle import SessionStatus
+from pwgrid.common.types import Isolation
 from pwgrid.runtime.find_grids import RunningGrid
 
 FOLLOW_EVERY_S: Final = 0.5
@@ -82,6 +83,8 @@ def sessions_text(found: Sequence[Found]) -> str:
         lasted_s = (session["endedAt"] or time.time()) - session["createdAt"]
         who = (session["id"], session["pool"], session["workerId"], session["status"])
         remarks = [session["reason"]] if session["reason"] else []
+        if (isolation := session.get("isolation", Isolation.CONTEXT)) != Isolation.CONTEXT:
+            remarks.append(f"isolation {isolation}")
         if ignored := session.get("ignoredOptions"):
             remarks.append(f"launch options ignored: {', '.join(ignored)}")
         if session.get("viewedAt"):

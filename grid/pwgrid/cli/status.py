@@ -12,6 +12,7 @@ from pwgrid.cli import ask_grid, exit_codes, output
 from pwgrid.cli.options import GRID_OPTIONS, with_json, with_options
 from pwgrid.cli.output import clock, compact, one_line, table
 from pwgrid.common.errors import GridError, NoGridError
+from pwgrid.common.types import Isolation
 from pwgrid.runtime.find_grids import GridWithoutMaster
 
 Found = dict[str, Any]
@@ -146,7 +147,9 @@ def _pool_row(pool: Found, workers: Sequence[Found]) -> tuple[object, ...]:
     sessions = sum(worker["active"] or 0 for worker in workers if worker["pool"] == name)
     timeouts = pool["drainTimeouts"]
     labels, removed = ", ".join(pool["labels"]), "removed" if pool["removed"] else None
-    remarks = (removed, pool["reason"], f"{timeouts} drains timed out" if timeouts else None, labels)
+    isolation = pool.get("isolation", Isolation.CONTEXT)
+    isolated = None if isolation == Isolation.CONTEXT else f"isolation {isolation}"
+    remarks = (removed, isolated, pool["reason"], f"{timeouts} drains timed out" if timeouts else None, labels)
     figures = (pool["wanted"], pool["available"], pool["spare"], pool["starting"], pool["draining"])
     return (name, *figures, sessions, pool["slots"], "; ".join(filter(None, remarks)))
 

@@ -100,6 +100,7 @@ class OfferRefusal(StrEnum):
     GONE = "gone"
     UNCHECKED = "its token cannot be checked"
     SILENT = "the worker does not answer"
+    NOT_LAUNCHED = "its browser did not start"
 
 
 _SENTENCES: Final[Mapping[WorkerEnd | EndReason, str]] = {

@@ -1,5 +1,6 @@
 """Types that every part of the grid shares."""
 
+from enum import StrEnum
 from typing import Final, Literal, get_args
 
 BrowserType = Literal["chromium", "firefox", "webkit"]
@@ -8,6 +9,15 @@ ChildKind = Literal["worker", "proxy", "redis"]
 """The kinds of processes that the master forks."""
 
 BROWSER_TYPES: Final[tuple[BrowserType, ...]] = get_args(BrowserType)
+
+
+class Isolation(StrEnum):
+    """What a session shares with others. The values stand in settings, records, packets and the API."""
+
+    CONTEXT = "context"  # a browser, in which it has contexts of its own
+    BROWSER = "browser"  # a Node process; the browser is its own
+    PROCESS = "process"  # nothing but the host
+
 
 GIVEN_BY_CLIENTS: Final = ("name", "run", "labels")
 """The fields of a session's record that its client itself gives."""

@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from pwgrid.common import readiness
 from pwgrid.common.label_keys import LabelKey, parse
-from pwgrid.common.types import BrowserType
+from pwgrid.common.types import BrowserType, Isolation
 
 _NO_LIMIT: Final = 1_000_000_000
 
@@ -31,6 +31,10 @@ class PoolView(readiness.PoolFigures):
     slots: int = 1
     lifetime: int = _NO_LIMIT
     labels: tuple[str, ...] = ()
+    isolation: str = Isolation.CONTEXT.value
+    """An Isolation, or what only a later version's master knows."""
+    channel: str = ""
+    """Playwright's name of its browsers; empty: they were given none."""
     starting: int = 0
     spare: int = 0
     draining: int = 0

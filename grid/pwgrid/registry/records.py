@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pwgrid.common.histogram import Histogram
 from pwgrid.common.redis_faults import RedisFault
 from pwgrid.common.session_lifecycle import HeldAs
-from pwgrid.common.types import BrowserType
+from pwgrid.common.types import BrowserType, Isolation
 from pwgrid.common.worker_id import is_worker_id
 
 ACTIVE = "cluster:active_connections"
@@ -38,6 +38,14 @@ OPTIONAL_FIELDS = ("labels", "labelKey", "name", "run", "token", "lease")
 LABELS, LABEL_KEY, NAME, RUN, TOKEN, OF_LEASE = OPTIONAL_FIELDS
 """Fields that not every session's record has: the label key that was asked for, that of the pool which serves it, the
 name and the id that the client gave its run, the name of its token, the lease that it came with."""
+
+ISOLATION = "isolation"
+"""A field of the record of a session or lease that shares no browser (common/types.py has the values)."""
+
+PROTOCOL = "protocol"
+"""A field of the record of a session or lease that speaks another one than Playwright's."""
+
+PLAYWRIGHT = "playwright"
 
 TOKEN_ID = "tokenId"
 """Of a client's token; workers know it, no record has it."""
@@ -196,6 +204,16 @@ class SessionRecord:
         return self.extra.get(TOKEN) or None
 
     @property
+    def isolation(self) -> str:
+        """What it shares with others; an Isolation, or what only another version knows."""
+        return self.extra.get(ISOLATION) or Isolation.CONTEXT.value
+
+    @property
+    def protocol(self) -> str:
+        """What its client speaks."""
+        return self.extra.get(PROTOCOL) or PLAYWRIGHT
+
+    @property
     def ignored_options(self) -> list[str]:
         """The names of launch options that its client sent and the grid ignored."""
         return [name for name in self.extra.get(IGNORED_OPTIONS, "").split(",") if name]
@@ -217,6 +235,8 @@ class SessionRecord:
             "client": self.client,
             "bytesIn": self.bytes_in,
             "bytesOut": self.bytes_out,
+            "isolation": self.isolation,
+            "protocol": self.protocol,
             "ignoredOptions": self.ignored_options,
             "viewedAt": self.viewed_at,
             **{name: self.extra.get(name) for name in OPTIONAL_FIELDS},

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from ipaddress import IPv6Address, ip_address
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeVar, get_args
 from urllib.parse import urlsplit
@@ -20,8 +21,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails
 
 from pwgrid.common.grid_url import GridUrl
-from pwgrid.common.types import BROWSER_TYPES, BrowserType
+from pwgrid.common.types import BROWSER_TYPES, BrowserType, Isolation
 from pwgrid.settings import value_types
+from pwgrid.settings.allowed_browser_args import ALLOWED_BROWSER_ARGS
 from pwgrid.settings.pools import PoolSettings, PoolTable
 
 T = TypeVar("T")
@@ -54,6 +56,9 @@ POOLS: Final = "pools"
 
 NO_POOL: Final = f"{', '.join(WORKERS)}: one of them must be at least 1"
 """Why a configuration without any worker is refused."""
+
+LAUNCHES: Final = 1000
+"""The lifetime of a worker whose sessions each get a browser of their own, where nothing else is set."""
 
 _PREFIXED: Final = frozenset({"host", "port", "prefer", "token", "token_file", "runtime_dir", POOLS})
 """These names are too general for environment variables without our prefix."""
@@ -139,7 +144,13 @@ class Settings(BaseModel, frozen=True):
     max_concurrent_sessions: value_types.Slots = setting(5, "workers", "proxy", "worker")
     """Slots of each worker."""
     max_lifetime_sessions: value_types.Lifetime = setting(50, "workers", "proxy", "worker")
-    """Sessions after which a worker is recycled."""
+    """Sessions after which a worker is recycled; with isolation browser launches of own browsers, by default 1000."""
+    isolation: Isolation = setting(Isolation.CONTEXT, "workers", "worker")
+    """What clients get that ask for nothing: a context of a shared browser, an own browser, or an own worker."""
+    warm_browsers: value_types.Warm = setting(2, "workers", "worker")
+    """Own browsers that each worker keeps warm, in pools with isolation browser."""
+    max_own_browsers: value_types.OwnBrowsers = setting(0, "workers", "worker")
+    """Own browsers that sessions may have in one worker, the warm ones not counted; 0: as many as it has slots."""
 
     worker_select_timeout: value_types.Wait = setting(5.0, "queue", "proxy")
     """How long a client waits for a slot."""
@@ -210,7 +221,11 @@ class Settings(BaseModel, frozen=True):
     """Pages cannot go to file:// URLs. auto: where the kernel does not keep browsers from the host's files."""
     browser_env: tuple[value_types.Variable, ...] = setting((), "browsers", "worker")
     """Names of environment variables that browsers get, beside the few that they need."""
-    launch_timeout: value_types.Interval = setting(60.0, "browsers", "worker")
+    launch_options: Literal["heed", "ignore"] = setting("heed", "browsers", "proxy")
+    """Launch options of clients. heed: who asks for others than its pool's gets an own browser; ignore: only noted."""
+    allowed_browser_args: tuple[value_types.SwitchName, ...] = setting(ALLOWED_BROWSER_ARGS, "browsers", "proxy")
+    """Switches that clients may give in args, by name; * at the end for all that begin so, * alone for any."""
+    launch_timeout: value_types.Interval = setting(60.0, "browsers", "proxy", "worker")
     """A browser that is not ready after this time is given up."""
 
     redis_url: value_types.RedisAddress = setting(value_types.RedisUrl(""), "redis", "fixed")
@@ -295,15 +310,28 @@ class Settings(BaseModel, frozen=True):
 
     def short_form(self, browser_type: BrowserType) -> PoolSettings:
         """The pool that CHROMIUM_WORKERS or the like stands for; its name is the browser type."""
-        values = {key: getattr(self, name) for key, name in _names_of(browser_type).items()}
-        return PoolSettings(browser_type, browser_type, getattr(self, f"{browser_type}_workers"), **values)
+        return self._as_isolated(self._by_global_settings(browser_type))
 
     def resolved(self, table: PoolTable) -> PoolSettings:
         """The pool of a table: for keys that the table does not have, the global settings count."""
-        default = self.short_form(table.browser_type)
+        default = self._by_global_settings(table.browser_type)
         given = {name: value for name, value in table if name != "browser" and value is not None}
         given["executable"] = table.executable or ("" if table.channel else default.executable)
-        return replace(default, **given, is_short_form=False)
+        pool = replace(default, **given, is_short_form=False)
+        return self._as_isolated(pool, has_lifetime=table.lifetime is not None)
+
+    def _by_global_settings(self, browser_type: BrowserType) -> PoolSettings:
+        values = {key: getattr(self, name) for key, name in _names_of(browser_type).items()}
+        return PoolSettings(browser_type, browser_type, getattr(self, f"{browser_type}_workers"), **values)
+
+    def _as_isolated(self, pool: PoolSettings, *, has_lifetime: bool = False) -> PoolSettings:
+        """The pool with what follows from its isolation. `has_lifetime`: its own table says one."""
+        if pool.isolation is Isolation.PROCESS:
+            return replace(pool, slots=1, lifetime=1, warm=0)
+        if pool.isolation is Isolation.BROWSER:
+            is_said = has_lifetime or "max_lifetime_sessions" in self.model_fields_set
+            return pool if is_said else replace(pool, lifetime=LAUNCHES)
+        return replace(pool, warm=0)
 
     def pools_with_workers(self) -> list[PoolSettings]:
         """The pools that should have a worker, in the order of `pools_wanted`."""
@@ -358,7 +386,8 @@ class Settings(BaseModel, frozen=True):
         if any(isinstance(each, str) and not each.isprintable() for each in texts):
             raise value_types.rule("must not contain control characters or broken UTF-8")
         if setting.choices:
-            return value_types.one_of(setting.choices, value)
+            chosen = value_types.one_of(setting.choices, value)
+            return value_types.member(setting.kind, chosen) if issubclass(setting.kind, StrEnum) else chosen
         if isinstance(value, str) and info.mode != "python":
             return value_types.from_text(setting.kind, value)
         return tuple(value) if isinstance(value, list) else value
@@ -423,10 +452,22 @@ class Settings(BaseModel, frozen=True):
                 sentence = f"pool {table.name} is set by [[pools]], too ({sources[POOLS]}): leave one of them out"
                 yield (POOLS, short), short, sentence
             pool = self.resolved(table)
+            for key, needs in _broken_by_isolation(table, pool.isolation):
+                yield (POOLS, "isolation"), POOLS, f"pool {pool.name}: {key} {needs}"
             if 0 < pool.max_memory_hard_mib <= pool.max_memory_mib:
                 sentence = f"pool {pool.name}: max_memory_mib ({pool.max_memory_mib}) must be <"
                 sentence += f" max_memory_hard_mib ({pool.max_memory_hard_mib})"
                 yield (POOLS, "max_worker_memory_mib", "max_worker_memory_hard_mib"), POOLS, sentence
+
+
+def _broken_by_isolation(table: PoolTable, isolation: Isolation) -> Iterator[tuple[str, str]]:
+    """Yields each key of the table that its pool's isolation does not allow, with what is to be done."""
+    if isolation is Isolation.PROCESS:
+        for key in ("slots", "lifetime"):
+            if getattr(table, key) not in (None, 1):
+                yield key, "must be 1 with isolation process: leave it out, or take another isolation"
+    if isolation is not Isolation.BROWSER and table.warm:
+        yield "warm", f"is for isolation browser, and this pool has {isolation}: leave it out, or change isolation"
 
 
 def _names_of(browser_type: BrowserType) -> dict[str, str]:
@@ -435,6 +476,9 @@ def _names_of(browser_type: BrowserType) -> dict[str, str]:
     return {
         "slots": "max_concurrent_sessions",
         "lifetime": "max_lifetime_sessions",
+        "isolation": "isolation",
+        "warm": "warm_browsers",
+        "max_own_browsers": "max_own_browsers",
         "max_memory_mib": "max_worker_memory_mib",
         "max_memory_hard_mib": "max_worker_memory_hard_mib",
         "executable": f"{browser_type}_executable",
@@ -489,7 +533,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Setting:
-    """One field of the model. `kind` is bool, int, float, str, tuple (of texts), or a kind of Secret."""
+    """One field of the model. `kind` is bool, int, float, str, a StrEnum, tuple (of texts), or a kind of Secret."""
 
     def __init__(self, name: str, info: FieldInfo) -> None:
         extra: Any = info.json_schema_extra
@@ -507,6 +551,8 @@ class Setting:
         self.unit = self.bounds.unit if self.bounds else ""
         self.is_file = value_types.FILE in info.metadata
         self.choices: tuple[str, ...] = get_args(info.annotation) if self.kind is str else ()
+        if issubclass(self.kind, StrEnum):
+            self.choices = tuple(each.value for each in self.kind)
 
     def described(self) -> str:
         """Its meaning with unit and bounds, or with its choices."""

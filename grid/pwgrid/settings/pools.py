@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from pwgrid.common import label_keys
 from pwgrid.common.errors import Violation
-from pwgrid.common.types import BROWSER_TYPES, BrowserType
+from pwgrid.common.types import BROWSER_TYPES, BrowserType, Isolation
 from pwgrid.common.wording import did_you_mean
 from pwgrid.settings import value_types
 
@@ -24,7 +24,7 @@ NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _NAME_CHARACTERS: Final = 63
 MAX_POOLS: Final = 64
 MAX_TEXT: Final = 16 * 1024
-"""Characters of all label keys and args together. The proxy gets all pools in one frame, whose size is limited."""
+"""Characters of all label keys, args and channels together. The proxy gets all pools in one frame, which is limited."""
 
 _HASH_CHARACTERS: Final = 8
 _KEPT_FOR_THE_GRID: Final = frozenset(
@@ -93,6 +93,12 @@ class PoolTable(BaseModel, frozen=True):
     """Slots of each worker; else MAX_CONCURRENT_SESSIONS."""
     lifetime: value_types.Lifetime | None = None
     """Sessions after which a worker is recycled; else MAX_LIFETIME_SESSIONS."""
+    isolation: Isolation | None = None
+    """What sessions that ask for nothing get: context, browser or process; else ISOLATION."""
+    warm: value_types.Warm | None = None
+    """Own browsers that each worker keeps warm, where isolation is browser; else WARM_BROWSERS."""
+    max_own_browsers: value_types.OwnBrowsers | None = None
+    """Own browsers of sessions in each worker; 0: as many as slots; else MAX_OWN_BROWSERS."""
     max_memory_mib: value_types.Mib | None = None
     """A worker above this is recycled; else MAX_WORKER_MEMORY_MIB."""
     max_memory_hard_mib: value_types.Mib | None = None
@@ -124,6 +130,11 @@ class PoolTable(BaseModel, frozen=True):
     def _lower(cls, value: Any) -> Any:
         return value.lower() if isinstance(value, str) else value
 
+    @field_validator("isolation", mode="before")
+    @classmethod
+    def _isolation(cls, value: Any) -> Any:
+        return value_types.member(Isolation, value)
+
     @field_validator("proxy", mode="before")
     @classmethod
     def _from_url(cls, value: Any) -> Any:
@@ -153,6 +164,8 @@ class PoolTable(BaseModel, frozen=True):
 class PoolSettings:
     """One pool with all its values. `slots` and `lifetime` are sessions of each worker; a limit of 0 is off.
 
+    `warm` own browsers are kept warm by each worker, none unless `isolation` is `browser`. `max_own_browsers` bounds
+    those that sessions have in one worker; 0: as many as slots.
     `is_short_form`: it comes from CHROMIUM_WORKERS or the like, not from a table.
     """
 
@@ -163,6 +176,9 @@ class PoolSettings:
     lifetime: int
     max_memory_mib: int = 0
     max_memory_hard_mib: int = 0
+    isolation: Isolation = Isolation.CONTEXT
+    warm: int = 0
+    max_own_browsers: int = 0
     executable: str = ""
     channel: str = ""
     headless: bool = True
@@ -256,6 +272,8 @@ def _sentence(error: ErrorDetails) -> str:
     key = str(error["loc"][0])
     if key == "browser":
         return f"must be one of {', '.join(BROWSER_TYPES)}"
+    if key == "isolation":
+        return f"must be one of {', '.join(Isolation)}"
     return {
         "headless": "must be true or false",
         "args": "must be a list of texts",
@@ -283,7 +301,7 @@ def _faults_within(place: str, table: PoolTable) -> Iterator[Violation]:
 
 def _faults_between(tables: Sequence[PoolTable]) -> Iterator[Violation]:
     """Faults of all pools together: too many, too much text, a name or a label key that two of them have."""
-    characters = sum(len(each) for table in tables for each in (*table.labels, *(table.args or ())))
+    characters = sum(len(each) for table in tables for each in (*table.labels, *(table.args or ()), table.channel))
     if len(tables) > MAX_POOLS or characters > MAX_TEXT:
         sentence = f"there may be at most {MAX_POOLS} pools, with {MAX_TEXT} characters of labels and args together"
         yield Violation("pools", f"{len(tables)} with {characters}", sentence)

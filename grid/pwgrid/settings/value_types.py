@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from ipaddress import ip_network
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -150,6 +151,14 @@ def from_text(kind: type, text: str) -> object:
     return kind(text) if kind in _PLAIN and _PLAIN[kind].fullmatch(text) else text
 
 
+Member = TypeVar("Member", bound=StrEnum)
+
+
+def member(kind: type[Member], given: object) -> object:
+    """The member of an enumeration that a text names; what was given where it names none."""
+    return next((each for each in kind if isinstance(given, str) and each == given.lower()), given)
+
+
 def one_of(choices: tuple[str, ...], given: object) -> object:
     """The choice that is meant. Where on and off are choices, what else means true or false is one of them."""
     meant = given.lower() if isinstance(given, str) else given
@@ -167,6 +176,8 @@ Workers = Annotated[int, Bounds(0, MAX_WORKERS)]
 Slots = Annotated[int, Bounds(1, 1000)]
 Lifetime = Annotated[int, Bounds(1, 1_000_000_000)]
 Count = Annotated[int, Bounds(0, 1_000_000)]
+Warm = Annotated[int, Bounds(0, 100)]
+OwnBrowsers = Annotated[int, Bounds(0, 1000)]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
 # An empty text means that a setting is not set, except for `host`.
@@ -190,6 +201,14 @@ HostPattern = Annotated[
     like(
         r"\*|(\*\.)?[0-9A-Za-z._-]+|[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*",
         "must be host names without a port, *.example.org for all below one, or *",
+    ),
+]
+SwitchName = Annotated[
+    str,
+    like(
+        r"\*|-[^\s=*]+\*?",
+        "must be names of command line switches, without a value, --lang or with * at the end for all that begin so; "
+        "* alone for any",
     ),
 ]
 Switch = Annotated[str, like(r"-.*", "must be command line switches, which begin with -")]

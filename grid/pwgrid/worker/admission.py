@@ -47,6 +47,7 @@ class Admission:
     def close(self) -> None:
         """Takes no more offers. Idempotent."""
         self.sessions.record_taken()
+        self.sessions.let_waiting_go()
         self._handoff.close()
 
     def adopt(self, server: BrowserServer, live: Mapping[str, Mapping[str, str]]) -> None:

@@ -18,7 +18,7 @@ import structlog
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, DescriptorsLost, receive
 from pwgrid.registry.records import TOKEN_ID
-from pwgrid.worker.holders import LiveSession, OfferedClient
+from pwgrid.worker.holders import LiveSession, OfferedClient, OwnBrowser
 
 log = structlog.get_logger()
 
@@ -163,6 +163,9 @@ class HandoffServer:
             session = LiveSession(said["session"], said["client"])
             session.client_fields, session.trace = said.get("clientFields", {}), said.get("trace", "")
             session.token_id = said.get(TOKEN_ID, "")
+            if own := said.get("own"):
+                session.own = OwnBrowser(float(own["until"]), own["options"], own["network"])
+            until = float((own or said).get("until", 0))
             session.lease_id, secret = said.get("lease", ("", ""))
             (fd,) = fds
             client = OfferedClient(
@@ -170,6 +173,7 @@ class HandoffServer:
                 # Family, type and protocol are unused here, but Python asks the kernel for those that are not given.
                 socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fd),
                 partial(self._send, link),
+                until,
             )
         except (OSError, ValueError, TypeError, KeyError) as error:
             for each in fds:

@@ -38,6 +38,17 @@ class Holder:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class OwnBrowser:
+    """That a session gets a browser of its own. `options`: what its client wants to be otherwise than in the pool, by
+    Playwright's names. `network`: the pattern of the hosts that it reaches through its client; empty for none."""
+
+    until: float
+    """Until when the client waits for it, in seconds of CLOCK_MONOTONIC."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    network: str = ""
+
+
 @dataclass(slots=True)
 class LiveSession(Holder):
     """A session in one of this worker's slots."""
@@ -47,6 +58,8 @@ class LiveSession(Holder):
     """The lease that it came with: it uses the lease's slot and takes none of its own."""
     trace: str = ""
     """Where the session is traced: what its proxy wants to hear again when it is over."""
+    own: OwnBrowser | None = None
+    """None: a context in the browser that this worker's sessions share."""
 
     @property
     def takes_slot(self) -> bool:
@@ -68,15 +81,33 @@ class OfferedClient:
     """That of its lease, as the client has it."""
     sock: socket.socket
     _send: Callable[[bytes], None]
+    until: float = 0.0
+    """Until when it may be served where it waits for a browser of its own (CLOCK_MONOTONIC); 0: until `deadline`."""
+
+    def own_browser(self) -> OwnBrowser:
+        """The browser of its own that its pool or its lease gives it: one like all others of the pool."""
+        return OwnBrowser(self.until or self.deadline)
+
+    def waits_for_browser(self) -> None:
+        """Says that it is admitted, and will be answered when a browser of its own is there."""
+        self._send(orjson.dumps({"session": self.session.id, "acquiring": True}))
 
     def answer(
-        self, refused: str | None, served_at: float | None = None, ended: Reason[EndReason] | None = None
+        self,
+        refused: str | None,
+        served_at: float | None = None,
+        ended: Reason[EndReason] | None = None,
+        detail: str = "",
     ) -> None:
-        """Says why it is refused, and why its lease has `ended` if that is known; or None, and when the browser server
-        got its socket (by time.monotonic(), for the answer may be later)."""
+        """Says why it is refused, with a `detail`, and why its lease has `ended` if that is known; or None, and when
+        the browser server got its socket (by time.monotonic(), for the answer may be later)."""
         self.sock.close()
-        said = {"session": self.session.id, "refused": refused, "servedAt": served_at}
-        self._send(orjson.dumps({**said, "ended": str(ended)} if ended else said))
+        said: dict[str, Any] = {"session": self.session.id, "refused": refused, "servedAt": served_at}
+        if ended:
+            said["ended"] = str(ended)
+        if detail:
+            said["detail"] = detail
+        self._send(orjson.dumps(said))
 
 
 @dataclass(frozen=True, slots=True)

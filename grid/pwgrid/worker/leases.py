@@ -20,7 +20,8 @@ import structlog
 
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
-from pwgrid.registry.records import TOKEN, TOKEN_ID
+from pwgrid.common.types import Isolation
+from pwgrid.registry.records import ISOLATION, TOKEN, TOKEN_ID
 from pwgrid.worker.holders import (
     EXPIRED,
     GRID_STOPPED,
@@ -217,6 +218,8 @@ class Leases:
         lease.stop_grace()
         lease.connected = client.session.id
         self.slots.admit(client.session)
+        if lease.client_fields.get(ISOLATION) == Isolation.BROWSER:
+            client.session.own = client.session.own or client.own_browser()
         self.sessions.serve(client)
 
     def _without_client(self, lease: Lease) -> None:

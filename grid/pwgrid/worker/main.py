@@ -216,6 +216,8 @@ class Worker:
     async def _drain_sessions(self, drain: Drain) -> None:
         self._step(WorkerEvent.DRAINS)
         self.registry_sync.drain_begins()
+        if self.admission.sessions.server is not None:
+            self.admission.sessions.server.keep_none_warm()
         log.info("worker_draining", reason=str(drain.reason), sessions=len(self.slots.live), timeout_s=drain.timeout_s)
         replacement = await self.registry_sync.replacement() if drain.reason.kind is WorkerEnd.LIFETIME else None
         told = {"reason": drain.reason.as_data(), "replacement": replacement, "timeoutS": drain.timeout_s}
@@ -424,6 +426,8 @@ class Worker:
         view = {"status": slots.status.value, "active": slots.taken, "lifetime": slots.lifetime}
         if self._shown_suspicion is not None:
             view["suspect"] = self._shown_suspicion
+        if slots.own_browsers:
+            view["ownBrowsers"] = slots.own_browsers
         return {**view, "runs": runs} if (runs := slots.runs()) else view
 
     def _hello(self) -> dict[str, Any]:

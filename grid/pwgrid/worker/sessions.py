@@ -5,17 +5,20 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 import structlog
 
+from pwgrid.common.errors import BrowserServerGone
+from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
-from pwgrid.common.types import GIVEN_BY_CLIENTS
-from pwgrid.registry.records import OF_LEASE, TOKEN_ID
+from pwgrid.common.types import GIVEN_BY_CLIENTS, Isolation
+from pwgrid.registry.records import ISOLATION, OF_LEASE, TOKEN_ID
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer
 from pwgrid.worker.handoff_server import HandoffServer
-from pwgrid.worker.holders import End, LiveSession, OfferedClient, SessionClosed
+from pwgrid.worker.holders import End, LiveSession, OfferedClient, OwnBrowser, SessionClosed
 from pwgrid.worker.registry_sync import RECORD_AT_ONCE, RECORD_DELAY_S, RegistrySync
 from pwgrid.worker.slots import Slots
 
@@ -56,6 +59,10 @@ class Sessions:
         self._taken: dict[str, tuple[OfferedClient, float]] = {}
         """By their sessions' ids, the clients that are not answered yet, and since when the browser server has each."""
         self._timer: asyncio.TimerHandle | None = None
+        self._acquiring: dict[str, asyncio.Task[None]] = {}
+        """By their sessions' ids, the clients that wait for browsers of their own."""
+        self._to_end: dict[str, tuple[Reason[EndReason], str | None]] = {}
+        """Those of them that are to end as soon as they begin, and what their clients hear."""
 
     def adopt(self, server: BrowserServer, live: Mapping[str, Mapping[str, str]]) -> None:
         """Takes over the sessions of this worker's predecessor. `live` has what that was told of each session that its
@@ -113,16 +120,24 @@ class Sessions:
 
     def end(self, session_id: str, reason: Reason[EndReason], text: str | None = None) -> None:
         """Closes one session; `ended` follows. Ignores unknown ids. `text` is what its client hears."""
-        if self.server is not None:
+        if session_id in self._acquiring:
+            self._to_end[session_id] = reason, text
+        elif self.server is not None:
             self.server.close_session(session_id, reason, text)
 
     async def cut(self, reason: Reason[EndReason], text: str | None) -> None:
         """Closes every session for `reason`, and waits until no slot is taken any more."""
+        self.let_waiting_go()
         for session_id in list(self._slots.live):
             self.end(session_id, reason, text)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_GRACE_S):
                 await self._slots.empty()
+
+    def let_waiting_go(self) -> None:
+        """Refuses the clients that wait for browsers of their own: other workers may have one."""
+        for task in self._acquiring.values():
+            task.cancel()
 
     def offered(self, client: OfferedClient) -> None:
         """Admits a client that takes a slot of its own, or refuses it."""
@@ -133,14 +148,58 @@ class Sessions:
             self.serve(client)
 
     def serve(self, client: OfferedClient) -> None:
-        """Gives an admitted client to the browser server."""
+        """Gives an admitted client to the browser server, if need be when there is a browser of its own."""
+        session = client.session
+        if session.own is None and self._boot.pool.isolation is Isolation.BROWSER:
+            session.own = client.own_browser()
+        if (own := session.own) is None:
+            self._hand_over(client)
+            return
+        if time.monotonic() >= client.deadline:  # it has waited for its lease's last client: another worker may have it
+            self._take_back(session.id)
+            client.answer(OfferRefusal.LATE)
+            return
+        session.client_fields = {ISOLATION: Isolation.BROWSER.value, **session.client_fields}
+        self._on_offered()
+        client.waits_for_browser()
+        self._acquiring[client.session.id] = asyncio.create_task(self._serve_with_own(client, own))
+
+    async def _serve_with_own(self, client: OfferedClient, own: OwnBrowser) -> None:
+        """Gives the client to the browser server once that has a browser for it alone. While it waits, another worker
+        may still take the client."""
+        assert self.server is not None
+        session_id = client.session.id
+        try:
+            await self.server.acquire(session_id, own.options, own.until)
+        except asyncio.CancelledError:
+            self.server.give_back(session_id)
+            self._take_back(session_id)
+            client.answer(OfferRefusal.DRAINING)
+            return
+        except BrowserServerGone:
+            self._take_back(session_id)
+            client.answer(OfferRefusal.GONE)
+            return
+        except BrowserLaunchError as error:
+            log.warning("own_browser_failed", session=session_id, error=error.reason)
+            self._take_back(session_id)
+            client.answer(OfferRefusal.NOT_LAUNCHED, detail=error.reason)
+            return
+        finally:
+            del self._acquiring[session_id]
+        self._hand_over(replace(client, deadline=own.until))
+        if (end := self._to_end.pop(session_id, None)) is not None:
+            self.server.close_session(session_id, *end)
+
+    def _hand_over(self, client: OfferedClient) -> None:
         assert self.server is not None
         session_id = client.session.id
         with contextlib.suppress(OSError):  # a Unix socket, or a client that has left: the browser server reports that
             # Marks that this worker is about to pass the client on (pwgrid/proxy/connect/handoff_link.py).
             client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 1)
         handed_over = self.server.hand_over(client)
-        self._on_offered()
+        if client.session.own is None:
+            self._on_offered()
 
         def settled(future: asyncio.Future[None]) -> None:
             if future.cancelled() or future.exception() is not None:

@@ -51,6 +51,11 @@ class Slots:
         return len(self._holders())
 
     @property
+    def own_browsers(self) -> int:
+        """How many sessions have, or wait for, browsers of their own."""
+        return sum(session.own is not None for session in self.live.values())
+
+    @property
     def is_used_up(self) -> bool:
         """Whether the worker has admitted its last session; live ones go on."""
         return self.lifetime >= self.max_lifetime

@@ -14,6 +14,7 @@ from rich.text import Text
 from pwgrid.cli.output import clock, one_line
 from pwgrid.cli.top.key_actions import Mode, Pane, Rows, State, chosen
 from pwgrid.cli.top.snapshot import Event, Found, Snapshot
+from pwgrid.common.types import Isolation
 from pwgrid.common.worker_lifecycle import WorkerStatus
 
 HELP: Final = """\
@@ -56,9 +57,11 @@ _WORKER: Final = (
 )
 _SESSION: Final = (
     *(_Column("SESSION", 16), _Column("POOL", 10), _Column("WORKER", 8), _Column("STATUS", 8)),
-    *(_Column("AGE", 6, True), _Column("CLIENT", 0), _Column("NAME", 0)),
+    *(_Column("AGE", 6, True), _Column("ISOLATED", 8), _Column("CLIENT", 0), _Column("NAME", 0)),
 )
-_NAMELESS: Final = _SESSION[:-1]
+
+
+_OPTIONAL: Final = frozenset({"ISOLATED", "NAME"})
 
 
 def draw(snapshot: Snapshot, there: Rows, state: State, width: int, height: int) -> list[Text]:
@@ -126,10 +129,15 @@ def _tables(snapshot: Snapshot, there: Rows) -> Iterator[_Table]:
     yield _Table(Pane.POOLS, _POOL, pools, ["red" if pool["reason"] else "" for pool in there.pools])
     workers = [_worker(worker, snapshot) for worker in there.workers]
     yield _Table(Pane.WORKERS, _WORKER, workers, [_STYLES.get(worker["status"], "") for worker in there.workers])
-    # Without names the column is left out, for longer addresses of clients.
-    columns = _SESSION if any(session.get("name") for session in there.sessions) else _NAMELESS
-    sessions = [_session(session, snapshot.at)[: len(columns)] for session in there.sessions]
-    yield _Table(Pane.SESSIONS, columns, sessions, [""] * len(sessions))
+    # Columns that are empty throughout are left out, for longer addresses of clients.
+    sessions = [_session(session, snapshot.at) for session in there.sessions]
+    filled = [
+        index
+        for index, column in enumerate(_SESSION)
+        if column.head not in _OPTIONAL or any(session[index] for session in sessions)
+    ]
+    columns, cells = [_SESSION[each] for each in filled], [[session[each] for each in filled] for session in sessions]
+    yield _Table(Pane.SESSIONS, columns, cells, [""] * len(sessions))
 
 
 _STYLES: Final = {WorkerStatus.STARTING: "cyan", WorkerStatus.SPARE: "cyan", WorkerStatus.DRAINING: "yellow"}
@@ -141,7 +149,9 @@ def _pool(pool: Found, status: Found) -> tuple[object, ...]:
     figures = (pool["wanted"], pool["available"], pool["spare"], pool["starting"], pool["draining"])
     waiting = sum(line["waiting"] for line in status["waitingByRun"] if line["pool"] == name)
     share = f"{active}/{pool['slots']}"
-    return (name, *figures, waiting, pool["reason"] or f"{share:>9} {_bar(active, pool['slots'], 12)}")
+    isolation = pool.get("isolation", Isolation.CONTEXT)
+    shown = name if isolation == Isolation.CONTEXT else f"{name} ({isolation})"
+    return (shown, *figures, waiting, pool["reason"] or f"{share:>9} {_bar(active, pool['slots'], 12)}")
 
 
 def _worker(worker: Found, snapshot: Snapshot) -> tuple[object, ...]:
@@ -161,7 +171,9 @@ def _worker(worker: Found, snapshot: Snapshot) -> tuple[object, ...]:
 
 def _session(session: Found, now: float) -> tuple[object, ...]:
     who = (session["id"], session["pool"], session["workerId"], session["status"])
-    return (*who, _age(now - session["createdAt"]), session["client"], session.get("name") or "")
+    isolation = session.get("isolation", Isolation.CONTEXT)
+    isolated = "" if isolation == Isolation.CONTEXT else isolation
+    return (*who, _age(now - session["createdAt"]), isolated, session["client"], session.get("name") or "")
 
 
 def _table(table: _Table, at: int | None, width: int, height: int, *, is_current: bool) -> Iterator[Text]:

@@ -191,20 +191,25 @@ class Pool:
             "lifetime": self.settings.lifetime,
             "headless": self.settings.headless,
             "args": list(self.settings.args),
+            "channel": self.settings.channel,
         }
 
     def metrics(self) -> dict[str, Any]:
-        """What the proxy's metrics show of it: the tally, and the memory of its workers."""
+        """What the proxy's metrics show of it: the tally, and the memory and the own browsers of its workers."""
         sizes = [size for worker in self.members if (size := worker.memory.memory_mib or worker.memory.rss_mib)]
         memory = {"memoryMib": sum(sizes), "largestMib": max(sizes, default=0)}
-        deaths = {"earlyDeaths": self.backoff.deaths}
-        return {"browserType": self.settings.browser_type, **memory, **deaths, **self.tally.as_data()}
+        now = {
+            "earlyDeaths": self.backoff.deaths,
+            "ownBrowsers": sum(worker.own_browsers for worker in self.members),
+        }
+        return {"browserType": self.settings.browser_type, **memory, **now, **self.tally.as_data()}
 
     def _common(self) -> dict[str, Any]:
         count = Counter(worker.life.status for worker in self.members)
         return {
             "browserType": self.settings.browser_type,
             "labels": list(self.settings.labels),
+            "isolation": self.settings.isolation.value,
             "wanted": self.workers,
             "available": count[WorkerStatus.AVAILABLE],
             "starting": count[WorkerStatus.STARTING],

@@ -102,6 +102,8 @@ class Worker:
     counted_at: float = math.inf
     slots: int = 0
     runs: list[dict[str, Any]] = field(default_factory=list)
+    own_browsers: int = 0
+    """Sessions that have browsers of their own."""
     suspicion: str | None = None
     """Why it takes no new client now: its browser may be sick."""
     memory: Footprint = field(default_factory=Footprint)
@@ -142,6 +144,7 @@ class Worker:
             "status": self.life.status.value,
             "phase": self.life.phase.value,
             "active": self.active,
+            "ownBrowsers": self.own_browsers,
             "lifetime": self.lifetime,
             "slots": self.slots,
             "startedAt": self.child.started_at,
@@ -231,6 +234,7 @@ class Worker:
                     self._note_warm(is_repeated=True)
                 self.active = validate_reports.count(data.get("active"))
                 self.runs = validate_reports.holders(data.get("runs"))
+                self.own_browsers = validate_reports.count(data.get("ownBrowsers"))
                 self.suspicion = validate_reports.sentence(data.get("suspect"), "") or None
                 self.pool.count_sessions(self, validate_reports.count(data.get("lifetime")), now)
             case {"t": "stopping"} if life.status in BEFORE_A_DRAIN:

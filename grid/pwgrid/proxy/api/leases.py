@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from pwgrid.common.label_keys import LabelKey, LabelKeyError, parse
 from pwgrid.common.session_lifecycle import LIVE, HeldAs
+from pwgrid.common.types import Isolation
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.bounded_body import BoundedBody
 from pwgrid.proxy.api.errors import problems
@@ -25,6 +26,8 @@ from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.lend import GrantedLease, LeaseId, answered, ask_about, lend
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.connect_request import run_name
+from pwgrid.proxy.policy.own_browser import check as check_isolation
+from pwgrid.proxy.policy.own_browser import isolation_of, own_browser
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.select.claim import Claim
@@ -59,6 +62,7 @@ def lease_routes(grid: Services) -> APIRouter:
             browser_type=claim.browser_type,
             label_key=str(key),
             requested_label_key=claim.fields[records.LABELS],
+            isolation=claim.fields.get(records.ISOLATION, Isolation.CONTEXT.value),
             expires_at=lent.expires_at,
         )
 
@@ -135,12 +139,16 @@ def _claim(gateway: Gateway, wanted: models.Borrow, identity: Identity, client: 
     pool = labels.keys[key]
     identity.check_pool(pool)
     assert key.browser_type is not None  # pools have no wildcards
+    offered = gateway.policy().pools[pool]
+    check_isolation(offered, wanted.isolation)
+    isolation = isolation_of(offered, own_browser(offered, wanted.isolation, {}, ""))
     fields = {
         records.LABELS: wanted.label_key.strip(),
         records.LABEL_KEY: str(key),
         records.NAME: named,
         records.RUN: run,
         records.TOKEN: identity.name,
+        records.ISOLATION: "" if isolation is Isolation.CONTEXT else isolation.value,
     }
     claim = Claim(
         kind=HeldAs.LEASE,

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from pwgrid.common.session_lifecycle import SessionStatus
-from pwgrid.common.types import BrowserType
+from pwgrid.common.types import BrowserType, Isolation
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.records import (
     EXPIRES_AT,
@@ -177,8 +177,12 @@ class Session(_Model):
     client: str
     bytes_in: int
     bytes_out: int
+    isolation: str
+    """What it shares with others: context (a browser), browser (a worker, no browser), process (neither)."""
+    protocol: str
+    """What its client speaks: playwright."""
     ignored_options: list[str]
-    """Names of the client's launch options that a shared browser ignores."""
+    """Names of the client's launch options that the grid ignores."""
     labels: str | None
     """The label key that its client asked for."""
     label_key: str | None
@@ -213,6 +217,8 @@ class Borrow(_Model):
     run_name: str | None = None
     run_id: str | None = None
     ttl_seconds: Annotated[int, Field(ge=MIN_TTL_S, le=MAX_TTL_S)] = DEFAULT_TTL_S
+    isolation: Isolation | None = None
+    """browser: the lease's clients get a browser of their own; null: as the pool has it."""
 
 
 class Borrowed(_Model):
@@ -225,6 +231,7 @@ class Borrowed(_Model):
     label_key: str
     requested_label_key: str
     expires_at: float
+    isolation: str
 
 
 class Return(_Model):
@@ -281,6 +288,9 @@ class Lease(_Model):
     ended_at: float | None
     client: str
     pool: str
+    isolation: str
+    """What its clients share with others, as of sessions."""
+    protocol: str
     label_key: str | None
     """The pool's label key that serves the one that was asked for."""
     requested_label_key: str | None
@@ -303,6 +313,8 @@ class Lease(_Model):
             ended_at=record.ended_at,
             client=record.client,
             pool=record.pool,
+            isolation=record.isolation,
+            protocol=record.protocol,
             label_key=says(LABEL_KEY),
             requested_label_key=says(LABELS),
             run_name=says(NAME),
@@ -351,6 +363,8 @@ class Pool(_Model):
     name: str
     browser_type: str
     labels: list[str]
+    isolation: str
+    """What sessions get that ask for nothing: context, browser or process."""
     wanted: int
     available: int
     starting: int

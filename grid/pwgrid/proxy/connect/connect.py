@@ -18,13 +18,15 @@ from websockets.http11 import Request
 
 from pwgrid.common.reasons import EndReason, OfferRefusal
 from pwgrid.common.session_lifecycle import HeldAs
+from pwgrid.common.types import Isolation
 from pwgrid.proxy.client_traces import Attempt, attempting
 from pwgrid.proxy.connect.first_bytes import parse_head
 from pwgrid.proxy.connect.gateway import SUCCESSOR_S, Gateway
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, clear_marks, may_be_served
 from pwgrid.proxy.policy.arrival import Address, Arrival
 from pwgrid.proxy.policy.connect_request import ConnectRequest, LeasePath, browser_server_headers, decide
-from pwgrid.proxy.policy.refusal import Refusal, no_capacity, no_such_lease
+from pwgrid.proxy.policy.own_browser import OwnBrowser
+from pwgrid.proxy.policy.refusal import Refusal, no_capacity, no_such_lease, not_launched
 from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.select.claim import Claim, ClientGone
 from pwgrid.registry import records
@@ -56,6 +58,8 @@ class ConnectingClient(asyncio.Protocol):
         self._early = b""
         self._passed_on: Mapping[str, object] = {}
         """What a worker gets of this client."""
+        self._own: OwnBrowser | None = None
+        """The browser that it asks for itself."""
         self._is_gone = False
         self._attempt: Attempt | None = None
 
@@ -126,6 +130,7 @@ class ConnectingClient(asyncio.Protocol):
     async def _serve(self, wanted: ConnectRequest, headers: Headers) -> None:
         """Takes a slot and hands the client over."""
         gateway = self._gateway
+        self._own = wanted.own
         claim = self._claim = Claim(
             kind=HeldAs.SESSION,
             browser_type=wanted.browser_type,
@@ -140,6 +145,7 @@ class ConnectingClient(asyncio.Protocol):
             token_id=wanted.identity.token_id,
             caps=caps_of(gateway.settings, wanted.identity, label=wanted.label_key, run=wanted.name),
             refusal=partial(gateway.access.revoked, wanted.identity),
+            launch_s=gateway.settings.launch_timeout if wanted.own is not None else 0.0,
         )
         wanted.identity.check_pool(claim.pool)
         if wanted.worker_id is not None:
@@ -184,6 +190,7 @@ class ConnectingClient(asyncio.Protocol):
         if worker is not None and worker.browser_type != lease.browser_type:
             raise no_such_lease()
         self._passed_on = {**self._passed_on_of(headers), "lease": [lease.lease_id, lease.secret]}
+        self._own = lease.own
         if self._attempt is not None:
             self._attempt.asks_of(worker)
         until = self._loop.time() + SUCCESSOR_S
@@ -205,7 +212,7 @@ class ConnectingClient(asyncio.Protocol):
                 if failure.is_refusal or not await gateway.may_answer_again(lease.worker_id, until):
                     is_known = lease.worker_id in gateway.roster.workers
                     ended = failure.ended or (EndReason.GRID_STOPPED if gateway.roster.stopping else None)
-                    raise _lease_not_served(reason, ended, is_known=is_known) from None
+                    raise _lease_not_served(reason, ended, failure.detail, is_known=is_known) from None
         self._let_go(lease.worker_id, session_id, served_at, lease.lease_id)
 
     # Both
@@ -244,13 +251,22 @@ class ConnectingClient(asyncio.Protocol):
         self._transport.pause_reading()
         self._sock = self._transport.get_extra_info("socket")
         clear_marks(self._sock)
-        request = {**self._passed_on, "early": self._early.decode("latin-1")}
         since = time.monotonic()
+        until = since + self._gateway.settings.launch_timeout
+        request = {**self._passed_on, "early": self._early.decode("latin-1")}
+        if self._own is not None:
+            request["own"] = self._own.for_worker(until)
+        elif "lease" in request:  # only its worker knows whether the lease gets one all the same
+            request["until"] = until
         try:
-            served_at = await self._gateway.handoffs.offer(worker_id, session_id, request, self._sock)
+            served_at = await self._gateway.handoffs.offer(worker_id, session_id, request, self._sock, until)
         except HandoffFailure as failure:
             if self._attempt is not None:
                 self._attempt.offered("handoff", since, time.monotonic(), worker_id, failure.reason)
+            if failure.reason == OfferRefusal.NOT_LAUNCHED and self._own is not None and self._own.options:
+                # Another worker would fail at the same options.
+                log.info("own_browser_not_launched", worker=worker_id, session=session_id, reason=failure.detail)
+                raise not_launched(failure.detail, self._own.options) from None
             raise
         if self._attempt is not None:
             self._attempt.offered("handoff", since, served_at, worker_id, None)
@@ -274,13 +290,16 @@ def _told_of(claim: Claim) -> dict[str, object]:
     return {name: value for name, value in told.items() if value}
 
 
-def _lease_not_served(reason: str, ended: str | None, *, is_known: bool) -> Refusal:
+def _lease_not_served(reason: str, ended: str | None, detail: str, *, is_known: bool) -> Refusal:
     """409, 404 or 503: the client of a lease gets no browser. `reason` is the worker's answer, or what happened to the
-    link; `ended` is why the lease has ended, where that is known; `is_known`: the master lists the worker."""
+    link; `ended` is why the lease has ended, where that is known, `detail` why no browser started; `is_known`: the
+    master lists the worker."""
     if reason == OfferRefusal.IN_USE:
         return Refusal(409, "this lease has a client already: it is for one connection at a time")
     if reason == OfferRefusal.NO_LEASE or not is_known:
         return no_such_lease(ended)
+    if reason == OfferRefusal.NOT_LAUNCHED:
+        return not_launched(detail)
     return no_capacity(f"the worker of this lease does not take its client now: {reason}")
 
 
@@ -292,6 +311,7 @@ def _fields(wanted: ConnectRequest) -> dict[str, str]:
         records.LABEL_KEY: wanted.label_key,
         records.NAME: wanted.name,
         records.TOKEN: wanted.identity.name,
+        records.ISOLATION: "" if wanted.isolation is Isolation.CONTEXT else wanted.isolation.value,
     }
     return {name: value for name, value in fields.items() if value}
 

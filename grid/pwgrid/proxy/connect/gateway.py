@@ -18,7 +18,8 @@ from pwgrid.proxy.connect.refusal_log import RefusalLog
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.policy.connect_request import Policy
 from pwgrid.proxy.policy.label_match import OfferedLabels
-from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, no_capacity, stopping
+from pwgrid.proxy.policy.launch_options import LaunchRules
+from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, no_capacity, not_launched, stopping
 from pwgrid.proxy.policy.session_caps import cap_reached
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster
@@ -82,6 +83,8 @@ class Gateway:
                     settings.borrow_prefix_expand,
                     settings.borrow_wildcards,
                 ),
+                launch=LaunchRules(settings.launch_options == "heed", settings.allowed_browser_args),
+                pools_of_workers={worker.worker_id: worker.pool for worker in self.roster.workers.values()},
             )
         return self._policy
 
@@ -98,6 +101,7 @@ class Gateway:
                 except HandoffFailure as failure:
                     log.info("offer_failed", worker=worker_id, **claim.named, reason=failure.reason)
                     self.selector.not_taken(claim, worker_id, failure.reason)
+                    claim.trouble = failure.detail
                     if (delivered := await delivery.taken_all_the_same(worker_id, failure)) is not None:
                         return delivered
                 if claim.abandoned:
@@ -122,6 +126,8 @@ class Gateway:
             raise
         except Refusal as refusal:
             if refusal.reason is RefusalReason.WAITED_TOO_LONG:
+                if claim.trouble:
+                    raise not_launched(claim.trouble) from None
                 if at_cap := await self.selector.caps_reached(claim):
                     raise cap_reached(at_cap[0], claim.caps[at_cap[0]], refusal) from None
                 if (reason := await self.readiness.shortage(claim.pool)) is not None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import math
 import secrets
 import socket
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,7 +40,8 @@ class HandoffFailure(Exception):
 
     `is_dead`: the worker has closed the link, or is gone: it does nothing more with the offer. `open_until`: until when
     a browser server may take the socket, in seconds of the loop's clock; 0 if none can have it, since the offer was not
-    sent, or was refused. `is_served` tells whether one has it. `ended` is why a client's lease has ended, if it has.
+    sent, or was refused. `is_served` tells whether one has it. `ended` is why a client's lease has ended, if it has;
+    `detail` why the worker has launched no browser for it.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class HandoffFailure(Exception):
         is_refusal: bool = False,
         open_until: float = 0.0,
         ended: str | None = None,
+        detail: str = "",
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -56,10 +60,21 @@ class HandoffFailure(Exception):
         self.is_refusal = is_refusal
         self.open_until = open_until
         self.ended = ended
+        self.detail = detail
 
 
 PendingAnswer = asyncio.Future[dict[str, Any] | HandoffFailure]
 """Of an offer or a question: what the worker says, or why it says nothing."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """An offer or a question that is not answered yet. `deadline`: until when its answer may come, by the loop's clock;
+    it becomes `acquired_by` once the worker says that it acquires a browser for the client."""
+
+    answer: PendingAnswer
+    deadline: float
+    acquired_by: float
 
 
 class HandoffLink:
@@ -80,8 +95,9 @@ class HandoffLink:
             self._sock.close()
             raise
         self._unsent: deque[tuple[str, bytes, int]] = deque()
-        self._pending: dict[str, tuple[PendingAnswer, float]] = {}
+        self._pending: dict[str, Pending] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
         self._is_full = False
         self.closed = False
         self._loop.add_reader(self._sock, self.read_answers)
@@ -89,13 +105,16 @@ class HandoffLink:
     def __repr__(self) -> str:
         return f"<HandoffLink pending={len(self._pending)} unsent={len(self._unsent)} closed={self.closed}>"
 
-    async def offer(self, session_id: str, packet: bytes, fd: int) -> float:
+    async def offer(self, session_id: str, packet: bytes, fd: int, until: float = 0.0) -> float:
         """Sends the packet with the socket `fd`, which must stay open until there is an answer. Returns since when the
         browser server has it, in seconds of time.monotonic(): the worker answers later, and several offers at once.
-        Raises HandoffFailure."""
-        answer, deadline = await self._exchange(session_id, packet, fd)
+        A worker that says in time that it acquires a browser for the client has until `until`. Raises
+        HandoffFailure."""
+        answer, deadline = await self._exchange(session_id, packet, fd, until)
         if answer["refused"] is not None:
-            raise HandoffFailure(answer["refused"], is_refusal=True, ended=answer.get("ended"))
+            raise HandoffFailure(
+                answer["refused"], is_refusal=True, ended=answer.get("ended"), detail=answer.get("detail") or ""
+            )
         served_at: float = answer["servedAt"]
         # Node acknowledges a socket before launcher.cjs looks at the offer's deadline and may drop it.
         if served_at >= deadline - _LATE_ANSWER_S - _IN_TIME_S:
@@ -121,25 +140,25 @@ class HandoffLink:
         if self._timer is not None:
             self._timer.cancel()
         pending, self._pending = self._pending, {}
-        for key, (answer, deadline) in pending.items():
-            _settle(answer, HandoffFailure(reason, is_dead=is_dead, open_until=0.0 if key in unsent else deadline))
+        for key, each in pending.items():
+            open_until = 0.0 if key in unsent else each.deadline
+            _settle(each.answer, HandoffFailure(reason, is_dead=is_dead, open_until=open_until))
         self._tell_freed()
 
-    async def _exchange(self, key: str, packet: bytes, fd: int) -> tuple[dict[str, Any], float]:
+    async def _exchange(self, key: str, packet: bytes, fd: int, until: float = 0.0) -> tuple[dict[str, Any], float]:
         """Returns the answer, and until when it might have come. Raises HandoffFailure."""
-        pending: PendingAnswer = self._loop.create_future()
-        # The worker's deadline is the shorter one, so that it never takes a socket that the proxy has given up on.
+        # The worker's deadlines are the shorter ones, so that it never takes a socket that the proxy has given up on.
         deadline = self._loop.time() + HANDOFF_TIMEOUT_S + _LATE_ANSWER_S
-        self._pending[key] = pending, deadline
-        if self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._check_deadline)
+        pending = Pending(self._loop.create_future(), deadline, max(deadline, until + _LATE_ANSWER_S))
+        self._pending[key] = pending
+        self._check_at(deadline)
         self._unsent.append((key, packet, fd))
         if not self._is_full:
             self._write()
-        answer = await pending
+        answer = await pending.answer
         if isinstance(answer, HandoffFailure):
             raise answer
-        return answer, deadline
+        return answer, pending.deadline
 
     def _write(self) -> None:
         while self._unsent:
@@ -184,23 +203,37 @@ class HandoffLink:
             if self._traces is not None:
                 self._traces.session_over(self._worker_id, message["over"])
             return
-        answer, _ = self._pending.pop(message.get("asked") or message["session"], (None, 0.0))
-        if answer is None:
+        key = message.get("asked") or message["session"]
+        pending = self._pending.get(key)
+        if pending is None:
             self._health.awake(self._worker_id)
+        elif message.get("acquiring"):
+            pending.deadline = pending.acquired_by
         else:
-            _settle(answer, message)
+            del self._pending[key]
+            _settle(pending.answer, message)
 
     def _tell_freed(self) -> None:
         # After those whom the worker refused before: their tasks note only then that it is full.
         self._loop.call_soon(self._health.freed, self._worker_id)
 
-    def _check_deadline(self) -> None:
-        # All have the same timeout, so the oldest is late first: one timer serves all of them.
-        self._timer = None
-        for key, (answer, deadline) in list(self._pending.items()):
-            if deadline > self._loop.time():
-                self._timer = self._loop.call_at(deadline, self._check_deadline)
-                return
+    def _check_at(self, deadline: float) -> None:
+        """Has the deadlines checked at this time, unless that is done earlier: one timer serves all of them."""
+        if deadline < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = deadline
+            self._timer = self._loop.call_at(deadline, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        self._timer, self._timer_at = None, math.inf
+        # After a pause of this process the timer may come first: what the worker has said in time counts.
+        self.read_answers()
+        now = self._loop.time()
+        for key, pending in list(self._pending.items()):
+            if pending.deadline > now:
+                self._check_at(pending.deadline)
+                continue
             # The link stays: later offers have deadlines of their own. If they failed now, their clients would get
             # another worker while this one may still wake up and take them. An unsent offer is not sent any more, an
             # unsent question is: it may return a lease.
@@ -208,7 +241,8 @@ class HandoffLink:
             sent = deque(each for each in self._unsent if each[0] != key or each[2] == _NO_FD)
             is_unsent, self._unsent = len(sent) < len(self._unsent), sent
             self._health.silent(self._worker_id)
-            _settle(answer, HandoffFailure(OfferRefusal.SILENT, open_until=0.0 if is_unsent else deadline))
+            open_until = 0.0 if is_unsent else pending.deadline
+            _settle(pending.answer, HandoffFailure(OfferRefusal.SILENT, open_until=open_until))
 
 
 def _settle(answer: PendingAnswer, outcome: dict[str, Any] | HandoffFailure) -> None:
@@ -225,18 +259,26 @@ class Handoffs:
         self._traces = traces
         self._links: dict[str, HandoffLink] = {}
 
-    async def offer(self, worker_id: str, session_id: str, request: Mapping[str, object], sock: socket.socket) -> float:
+    async def offer(
+        self,
+        worker_id: str,
+        session_id: str,
+        request: Mapping[str, object],
+        sock: socket.socket,
+        until: float = 0.0,
+    ) -> float:
         """Moves `sock` to the worker and on to its browser server. Returns since when that has it, in seconds of
         time.monotonic(). Raises HandoffFailure.
 
         `request` has what the worker gets beside the session's id and the deadline: the client's address, the headers
-        for the browser server, and what the client has sent after its head. Raises Refusal if that is too much.
+        for the browser server, what the client has sent after its head, and perhaps which browser of its own it gets.
+        `until`: how long a worker may take that acquires one (time.monotonic()). Raises Refusal if that is too much.
         """
         offer = {"session": session_id, "deadline": time.monotonic() + HANDOFF_TIMEOUT_S, **request}
         packet = orjson.dumps(offer)
         if len(packet) > MAX_OFFER_BYTES:  # a worker that cannot read it ends the link, which all clients share
             raise bad_handshake("too much comes behind it before it is answered")
-        return await self._link(worker_id).offer(session_id, packet, sock.fileno())
+        return await self._link(worker_id).offer(session_id, packet, sock.fileno(), until)
 
     async def ask(self, worker_id: str, question: Mapping[str, object]) -> dict[str, Any]:
         """Returns a worker's answer to a question about a lease. Raises HandoffFailure."""

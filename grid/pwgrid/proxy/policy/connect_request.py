@@ -2,21 +2,30 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import parse_qsl
 
-import orjson
 from websockets.datastructures import Headers
 from websockets.exceptions import InvalidHandshake, InvalidHeader, InvalidMethod, InvalidUpgrade
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
-from pwgrid.common.types import BROWSER_TYPES, BrowserType
+from pwgrid.common.types import BROWSER_TYPES, BrowserType, Isolation
 from pwgrid.proxy.policy.access import ANYBODY, DIRECT, Access, Identity, check_origin
 from pwgrid.proxy.policy.arrival import Address, Arrival
 from pwgrid.proxy.policy.choose_pool import asked_browser_type, asked_pool, choose_pool
 from pwgrid.proxy.policy.label_match import OfferedLabels
+from pwgrid.proxy.policy.launch_options import HEADER, LaunchRules, judged
+from pwgrid.proxy.policy.own_browser import (
+    OwnBrowser,
+    asked_isolation,
+    asked_network,
+    check,
+    isolation_of,
+    own_browser,
+    pool_with,
+)
 from pwgrid.proxy.policy.refusal import CLIENT_URL, Refusal, bad_handshake, nothing_at
 from pwgrid.proxy.roster import PoolView
 
@@ -40,14 +49,6 @@ _HANDSHAKE: Final = ServerProtocol()
 
 _KEY: Final = re.compile(r"[A-Za-z0-9+/]{22}==")
 
-MAX_OPTIONS: Final = 20
-_OPTION_CHARACTERS: Final = 40
-_ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
-_OF_THE_CLIENT: Final = frozenset(
-    {"timeout", "handleSIGHUP", "handleSIGINT", "handleSIGTERM", "logger", "tracesDir", "artifactsDir"}
-)
-"""Playwright Test sends these with each connect; they are about the client's own processes and directories."""
-
 MAX_NAME_CHARACTERS: Final = 128
 NAME_RULE: Final = f"at most {MAX_NAME_CHARACTERS} letters (A to Z), digits, spaces, '.', '_' and '-'"
 _NAME: Final = re.compile(rf"[0-9A-Za-z ._-]{{0,{MAX_NAME_CHARACTERS}}}")
@@ -63,6 +64,13 @@ class Policy:
     """Playwright major.minor of the available workers; empty when none is known yet."""
     access: Access = field(default_factory=Access)
     labels: OfferedLabels = field(default_factory=OfferedLabels)
+    launch: LaunchRules = field(default_factory=LaunchRules)
+    pools_of_workers: Mapping[str, str] = field(default_factory=dict)
+    """The name of each worker's pool, by the worker's id."""
+
+    def pool_of(self, worker_id: str) -> PoolView | None:
+        """Returns the pool of this worker, if it is known and offered."""
+        return self.pools.get(self.pools_of_workers.get(worker_id, ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,8 @@ class LeasePath:
     worker_id: str
     lease_id: str
     secret: str
+    own: OwnBrowser | None = None
+    """The browser that this client asks for itself; the lease may say that it gets one, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +104,9 @@ class ConnectRequest:
     """What the client calls its run."""
     label_key: str = ""
     """The pool's label key that serves `labels`."""
+    own: OwnBrowser | None = None
+    """The browser that it gets for itself; None for the one of its worker."""
+    isolation: Isolation = Isolation.CONTEXT
 
 
 def decide(request: Request, policy: Policy, local: Address, arrival: Arrival = DIRECT) -> ConnectRequest | LeasePath:
@@ -105,7 +118,8 @@ def decide(request: Request, policy: Policy, local: Address, arrival: Arrival = 
     path = arrival.without_prefix(path)
     headers, parameters = request.headers, parse_qsl(query, keep_blank_values=True)
     if (lent := _LEASE_PATH.fullmatch(path)) is not None:
-        return _with_lease(request, policy, lent, local, arrival)
+        lease = _with_lease(request, policy, lent, local, arrival)
+        return replace(lease, own=_own_with_lease(headers, parameters, policy, lease))
     identity = policy.access.check(headers, parameters, local, arrival)
     _check_handshake(request)
     version = _client_version(headers)
@@ -123,19 +137,35 @@ def decide(request: Request, policy: Policy, local: Address, arrival: Arrival = 
     labels = _said(headers, parameters, "labels")
     name = run_name(_said(headers, parameters, "name"), "name")
     labelled = policy.labels.serving(labels, _client_browser(headers)) if labels else None
+    asked, asks_for = asked_isolation(_said(headers, parameters, "isolation")), asked_pool(parameters, policy.pools)
     pool = choose_pool(
         policy.pools,
         policy.default_browser_type,
         identity,
         asked_browser_type(headers, parameters, named["type"] if named else None),
-        asked_pool(parameters, policy.pools),
+        asks_for,
         policy.labels.keys[labelled] if labelled else None,
     )
-    offered = policy.pools[pool]
-    ignored = ignored_launch_options(headers, parameters, offered.options)
-    worker_id, endpoint_path = (named["id"], path) if named else (None, "")
-    said = (labels, name, str(labelled or ""))
-    return ConnectRequest(offered.browser_type, pool, version, worker_id, endpoint_path, ignored, identity, *said)
+    if named is None:
+        pool = pool_with(policy.pools, pool, asked, identity, is_named=bool(labelled or asks_for))
+    offered = (policy.pool_of(named["id"]) if named else None) or policy.pools[pool]
+    check(offered, asked)
+    options = judged(headers, parameters, offered, policy.launch)
+    own = own_browser(offered, asked, options.heeded, asked_network(headers))
+    return ConnectRequest(
+        browser_type=policy.pools[pool].browser_type,
+        pool=pool,
+        playwright_version=version,
+        worker_id=named["id"] if named else None,
+        endpoint_path=path if named else "",
+        ignored_options=options.ignored,
+        identity=identity,
+        labels=labels,
+        name=name,
+        label_key=str(labelled or ""),
+        own=own,
+        isolation=isolation_of(offered, own),
+    )
 
 
 def _with_lease(request: Request, policy: Policy, lent: re.Match[str], local: Address, arrival: Arrival) -> LeasePath:
@@ -152,31 +182,17 @@ def _with_lease(request: Request, policy: Policy, lent: re.Match[str], local: Ad
     return LeasePath(browser_type, lent["worker"], lent["id"], lent["secret"])
 
 
-def ignored_launch_options(
-    headers: Headers, parameters: Iterable[tuple[str, str]], grid: Mapping[str, object]
-) -> tuple[str, ...]:
-    """Returns the names of launch options that the grid ignores, since its browsers run already and are shared: sorted,
-    without values, which may be secrets. Leaves out options that ask for nothing, or for what `grid` has anyway
-    (Playwright's names and values).
-
-    Playwright Test and pytest-playwright send launch options with each connect, as JSON in a header.
-    """
-    given = [value for name, value in parameters if name == "launch-options"]
-    given = given or headers.get_all("x-playwright-launch-options")
-    if not given:
-        return ()
-    try:
-        options = orjson.loads(given[0])
-    except orjson.JSONDecodeError:  # Playwright's own server ignores that, too
-        return ()
-    if not isinstance(options, dict):
-        return ()
-    names = [
-        name
-        for name, value in options.items()
-        if name not in _OF_THE_CLIENT and (value not in (None, grid[name]) if name in grid else value)
-    ]
-    return tuple(_ODD.sub("?", name[:_OPTION_CHARACTERS]) for name in sorted(names)[:MAX_OPTIONS])
+def _own_with_lease(
+    headers: Headers, parameters: Iterable[tuple[str, str]], policy: Policy, lease: LeasePath
+) -> OwnBrowser | None:
+    """Returns the browser that a client with a lease asks for itself. Raises Refusal."""
+    parameters = [*parameters]
+    asked, pool = asked_isolation(_said(headers, parameters, "isolation")), policy.pool_of(lease.worker_id)
+    if pool is None:  # a worker that has gone, or of a pool that drains
+        return None
+    if asked is not Isolation.CONTEXT:
+        check(pool, asked)
+    return own_browser(pool, asked, judged(headers, parameters, pool, policy.launch).heeded, asked_network(headers))
 
 
 def run_name(text: str | None, what: str) -> str:
@@ -196,6 +212,8 @@ def browser_server_headers(headers: Headers, *, compression: bool) -> dict[str, 
     passed_on = {"host": "localhost"}
     for given, value in headers.raw_items():
         name = given.lower()
+        if name == HEADER:  # what counts of it is in the offer
+            continue
         if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIX) or (compression and name == _COMPRESSION):
             passed_on[name] = f"{passed_on[name]}, {value}" if name in passed_on else value
     return passed_on

@@ -96,6 +96,7 @@ def _pool(pool: PoolView, found: Mapping[str, Any]) -> dict[str, Any]:
         "memoryHardLimitMib": found.get("memoryHardLimitMib"),
         "reason": without_places(pool.reason) if pool.reason else None,
         "labels": list(pool.labels),
+        "isolation": pool.isolation,
     }
 
 

@@ -77,8 +77,8 @@ _FULL: Final = {
 
 _SHORTER: Final = {
     "": "shorten it",
-    "x-playwright-launch-options": "pass fewer launch options (args, env, firefoxUserPrefs): the grid's browsers run "
-    "already, and ignore most of them",
+    "x-playwright-launch-options": "pass fewer launch options (args, firefoxUserPrefs), or set them for a pool of the "
+    "grid",
     "x-playwright-proxy": "name a shorter bypass list",
     "cookie": "a client needs none",
 }
@@ -164,6 +164,15 @@ def no_capacity(error: str, reason: RefusalReason = RefusalReason.NO_CAPACITY) -
 def registry_away(error: Exception) -> Refusal:
     """503 while Redis is away."""
     return no_capacity(f"the registry does not answer: {without_places(str(error))}")
+
+
+def not_launched(detail: str, options: Iterable[str] = ()) -> Refusal:
+    """503: a worker has launched no browser for this client alone, `detail` says why; 400 where launch options of the
+    client, whose names these are, may be at fault."""
+    why = without_places(detail) or "its worker does not say why"
+    if named := ", ".join(sorted(options)):
+        return Refusal(400, f"no browser started with the client's launch options ({named}): {why}")
+    return no_capacity(f"no browser of its own started for this client: {why}")
 
 
 def stopping() -> Refusal:

@@ -43,6 +43,10 @@ class Claim:
     """Returns why the client may not have a slot any more. The queue asks when it is the client's turn."""
     session_id: str = ""
     """What the slot is leased for: the session's id, or the lease's. By default a new one."""
+    launch_s: float = 0.0
+    """How long its worker may take to launch a browser for it; 0: it needs none of its own."""
+    trouble: str = ""
+    """Why the last worker had no browser for it, as a sentence."""
     granted: asyncio.Future[str] | None = None
     abandoned: bool = False
     selection_s: float = 0.0

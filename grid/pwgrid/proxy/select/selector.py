@@ -22,7 +22,8 @@ from pwgrid.settings.model import Settings
 log = structlog.get_logger()
 
 LEASE_S: Final = 2 * HANDOFF_TIMEOUT_S
-"""How long a pending session keeps its slot if its proxy dies: longer than any handoff takes."""
+"""How long a pending session keeps its slot if its proxy dies: longer than any handoff takes. Where it gets an own
+browser, LAUNCH_TIMEOUT is added."""
 
 
 class Selector:
@@ -51,7 +52,7 @@ class Selector:
                 max_concurrent=pool.slots if pool else settings.max_concurrent_sessions,
                 max_lifetime=pool.lifetime if pool else settings.max_lifetime_sessions,
                 session_id=claim.session_id,
-                lease_s=LEASE_S,
+                lease_s=LEASE_S + claim.launch_s,
                 client=claim.client,
                 exclude=claim.excluded | self.health.not_to_choose(),
                 version=claim.playwright_version,

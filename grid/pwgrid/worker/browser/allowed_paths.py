@@ -83,6 +83,11 @@ class Directories:
         return self.worker / "tmp"
 
     @property
+    def own(self) -> Path:
+        """Has a directory for each browser that one session has alone, in the place of `browser`."""
+        return self.worker / "own"
+
+    @property
     def node(self) -> Path:
         """TMPDIR of Node: profiles of browsers, and what Playwright writes for itself."""
         return self.worker / "node"
@@ -95,7 +100,7 @@ class Directories:
     def make(self, slots: int) -> None:
         """Makes them, and directories for sessions: one for each slot, and some because they are emptied after use.
         Raises OSError."""
-        for directory in (self.browser, self.node, self.sessions):
+        for directory in (self.browser, self.own, self.node, self.sessions):
             directory.mkdir(mode=0o700, exist_ok=True)
         for _ in range(slots + _MORE_DIRECTORIES):
             (self.sessions / token_hex(_NAME_BYTES)).mkdir(mode=0o700)
@@ -143,7 +148,8 @@ class Confinement:
     directories: Directories
 
     def before_browser(self) -> list[str]:
-        """The words before the browser's command; `--own` with the browser's profile and `--` are to follow them."""
+        """The words before the browser's command; `--own` with the browser's profile and directory, and `--`, are to
+        follow them."""
         own = self.directories
         paths: Paths = {
             "read": self._common(),
@@ -152,7 +158,6 @@ class Confinement:
             "unlisted": ["/dev/shm", own.sessions],
             # That it may list these is for uploads of directories. The kernel knows them whatever they are called.
             "files": [own.for_sessions],
-            "own": [own.browser],
         }
         return _words(paths, self._may())
 
@@ -178,7 +183,7 @@ class Confinement:
             "write": self._proc(),
             "device": _DEVICES,
             "unlisted": ["/dev/shm"],
-            "own": [own.browser, own.node, own.sessions, *([code_cache] if code_cache else [])],
+            "own": [own.browser, own.own, own.node, own.sessions, *([code_cache] if code_cache else [])],
             "listen": [each.parent for each in sockets],
         }
         # Ports: for the proxies of client certificates, on the loopback.

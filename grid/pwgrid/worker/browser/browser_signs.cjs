@@ -20,8 +20,20 @@ class BrowserSigns {
     this.opened = 0; // pages that clients have got
     this.cut = null; // { kind, afterMs }: which calls end their session, once the browser is known to be sick
     this.last = performance.now();
-    setInterval(() => this.tick(), TICK_MS).unref();
+    this.silence = null; // { mostMs, onHung }: whether this asks the browser itself
+    this.asked = null; // { ms }: for how long a question is unanswered
+    this.ticks = setInterval(() => this.tick(), TICK_MS).unref();
     this.watchRenderers();
+  }
+
+  close() {
+    clearInterval(this.ticks);
+  }
+
+  // Asks the browser from now on, and calls `onHung` once it has left a question unanswered for `mostMs` and `silentMs()` says that it has said
+  // nothing else.
+  askRegularly(mostMs, silentMs, onHung) {
+    this.silence = { mostMs, silentMs, onHung };
   }
 
   // Done when the browser has answered a question; an error is an answer, too. Fails when its connection is over.
@@ -75,6 +87,26 @@ class BrowserSigns {
     }
     this.watchPages(ms);
     this.endHanging();
+    this.watchSilence(ms);
+  }
+
+  watchSilence(ms) {
+    const { silence, asked } = this;
+    if (!silence)
+      return;
+    if (!asked) {
+      const question = this.asked = { ms: 0 };
+      const answered = () => {
+        if (this.asked === question)
+          this.asked = null;
+      };
+      return void this.ask().then(answered, () => {}); // else it has ended
+    }
+    asked.ms = Math.min(asked.ms + ms, silence.silentMs());
+    if (asked.ms < silence.mostMs)
+      return;
+    this.silence = null;
+    silence.onHung();
   }
 
   tellOnce(late, what) {

@@ -11,16 +11,16 @@ const { setTimeout: sleep } = require('node:timers/promises');
 
 const { boundBodies } = require('./client_bodies.cjs');
 const { judgeCertificates } = require('./client_certificates.cjs');
+const { ClientNetwork, connectNetworks } = require('./client_network.cjs');
 const { boundPatterns } = require('./client_patterns.cjs');
-const { EventOwners } = require('./event_owners.cjs');
 const { boundComparisons } = require('./image_bounds.cjs');
 const { MemoryGiver } = require('./give_memory_back.cjs');
 const { judgeSize } = require('./message_bounds.cjs');
 const { ENDS_THE_SESSION, isWellFormed, judge, judgeNavigation } = require('./message_guard.cjs');
+const { override } = require('./override.cjs');
 const { INTERNAL_ERROR } = require('./session.cjs');
 const { SessionDirectories } = require('./session_directories.cjs');
 
-const GOING_GRACE_MS = 5_000; // for a browser that a client has told to end
 const END_LIMIT_MS = 5_000; // for what a client has under way when it goes; then its contexts are closed all the same
 const MALFORMED = 1007; // playwright's own code for a message that is not JSON
 const ENDED_BY_CLIENT = 'client closed the browser';
@@ -28,6 +28,7 @@ const MESSAGE_FAILED = 'message failed';
 const TOO_MUCH_WORK = 'too much work';
 const CLOSED_WITH_CLIENT = 'its client has gone';
 const kClient = Symbol('client'); // property of a Playwright connection, and of a context
+const kUnit = Symbol('unit'); // property of a Playwright connection
 // What a command over CDP makes: how its answer names it, and the command that undoes it.
 const UNDO = new Map([
   ['Target.createBrowserContext', { named: 'browserContextId', by: 'Target.disposeBrowserContext' }],
@@ -44,6 +45,7 @@ class Client {
   // `clients`: those of this browser server
   constructor(session, clients) {
     this.session = session;
+    this.unit = session.unit;
     this.clients = clients;
     this.connection = null;
     this.isGone = false;
@@ -57,20 +59,21 @@ class Client {
     this.processes = new Set();
     this.streams = new Set(); // of files
     this.language = undefined; // of the Playwright that it speaks for, as that says itself
+    this.network = null; // of class ClientNetwork
     this.reused = null; // its view of the browser, with a context for reuse of its own
     this.directory = '';
     this.hasDirectory = false; // made by us, and perhaps removed; else there may be one that Playwright has made
     this.judged = Promise.resolve(); // its last client certificates: one process at a time opens them
     // what the rules in message_guard.cjs read
     this.guard = clients.options.clientGuard;
-    this.isShared = clients.options.slots > 1;
+    this.isShared = this.unit.isShared && clients.options.slots > 1;
     this.blocksFileUrls = clients.options.blockFileUrls;
     this.ownsTracing = false;
     this.isBrowserLevel = false;
   }
 
-  get certificatePorts() {
-    return [...this.clients.certificatePorts.addresses.keys()];
+  get loopbackPorts() {
+    return [...this.clients.loopbackPorts.addresses.keys()];
   }
 
   // Returns whether Playwright gets the message, in most cases at once. If not, answers it or ends the session.
@@ -186,12 +189,12 @@ class Client {
       const { method } = params;
       const ends = method === 'Browser.close' || method === 'Browser.crash';
       if (ends)
-        this.clients.browserIsGoing(true);
+        this.unit.browserIsGoing(true);
       try {
         return await send(params, progress);
       } catch (error) {
-        if (ends && this.clients.browser.isConnected()) // the browser has refused it on this CDP session
-          this.clients.browserIsGoing(false);
+        if (ends && this.unit.browser.isConnected()) // the browser has refused it on this CDP session
+          this.unit.browserIsGoing(false);
         throw error;
       }
     });
@@ -267,6 +270,7 @@ class Client {
       return;
     this.isGone = true;
     this.clients.hooks.onGone(this);
+    this.network?.close();
     this.processes.forEach(killGroup); // a video that nobody will see; ffmpeg may also be stuck
     this.streams.forEach(each => each.destroy());
     this.contexts.forEach(withoutVideo);
@@ -309,7 +313,8 @@ class Client {
   }
 
   async removeAll() {
-    const { browser, byDirectory, running, stopTracing } = this.clients;
+    const { byDirectory, running } = this.clients;
+    const { browser, stopTracing } = this.unit;
     this.processes.forEach(killGroup);
     const undone = [...this.contexts].map(closeAnyway);
     if (this.ownsTracing) { // its stop fails where a page was recorded, which is gone by now and its record with it
@@ -329,24 +334,21 @@ class Client {
 }
 
 class Clients {
-  // `hooks`: onGoing() is called GOING_GRACE_MS after the browser has begun to end, onCall(client, message) and
-  // onAnswer(client, message) for what a client asks and gets, onGone(client), and onConnectionError(client, error)
-  constructor(playwright, options, certificatePorts, hooks) {
+  // `unitOf(browser)` returns the unit of Playwright's browser. `hooks`: onCall(client, message) and onAnswer(client, message) for what
+  // a client asks and gets, onGone(client), and onConnectionError(client, error)
+  constructor(playwright, options, loopbackPorts, unitOf, hooks) {
     this.options = options;
-    this.certificatePorts = certificatePorts;
+    this.loopbackPorts = loopbackPorts;
+    this.unitOf = unitOf;
     this.hooks = hooks;
-    this.browser = null;
-    this.isBrowserGoing = false;
-    this.going = null;
     this.running = new AsyncLocalStorage(); // the client that is being admitted, or whose message is being dispatched
     this.eventOf = new AsyncLocalStorage(); // the client about whose page an event of the browser is
-    this.owners = null; // of the events, of class EventOwners
-    this.navigates = false; // its navigations are judged
-    this.listeners = new Set(); // for the browser's end, as far as it is known whose they are
+    this.navigates = false; // navigations are judged
     this.directories = new SessionDirectories(options.sessionsDirectory);
     this.byDirectory = new Map(); // clients that have one
     this.wrapDispatcher(playwright._connection.toImpl(playwright._connection));
     this.wrapSpawn();
+    this.SocksProxy = connectNetworks(options.playwrightCore, () => this.running.getStore()?.network);
     this.memory = new MemoryGiver();
     this.ownBodies = boundBodies(() => this.running.getStore());
     boundPatterns(() => this.inWork(), client => client.session.end('grid', TOO_MUCH_WORK));
@@ -357,17 +359,27 @@ class Clients {
     return this.running.getStore() ?? this.eventOf.getStore();
   }
 
-  // Runs `handle`, in which Playwright handles this message of the browser.
-  workOn(message, handle) {
-    const client = this.owners.of(message);
+  // Runs `handle`, in which Playwright handles this message of a unit's browser.
+  workOn(unit, message, handle) {
+    const client = unit.owners.of(message);
     client?.session.server.workMark.begins(client.session.id);
     return this.eventOf.run(client, handle);
   }
 
-  // Runs `upgrade`, in which Playwright makes this session's connection.
-  admit(session, upgrade) {
-    session.client = new Client(session, this);
-    this.running.run(session.client, upgrade);
+  // Runs `upgrade`, in which Playwright makes this session's connection. `network`: the pattern of what its browser gets through its
+  // client; '' for nothing.
+  admit(session, network, upgrade) {
+    const client = session.client = new Client(session, this);
+    this.running.run(client, () => {
+      if (network)
+        client.network = new ClientNetwork(this.SocksProxy, network, client.unit, this.loopbackPorts);
+      upgrade();
+    });
+  }
+
+  // Runs `work`, which is done for nobody.
+  forNobody(work) {
+    return this.running.exit(() => this.eventOf.exit(work));
   }
 
   wrapDispatcher(connection) {
@@ -379,10 +391,10 @@ class Clients {
         this[kClient] = clients.running.getStore(); // undefined for the launcher's own connection
       if (dispatcher._type === 'Root' && this[kClient])
         this[kClient].ownMessages(this);
-      else if (dispatcher._type === 'Browser' && !clients.browser)
-        clients.ownBrowser(dispatcher._object);
+      else if (dispatcher._type === 'Browser')
+        this[kUnit] = clients.connected(dispatcher._object, this[kClient]);
       else if (dispatcher._type === 'Playwright')
-        clients.ownListeners(dispatcher);
+        clients.ownListeners(dispatcher, this[kUnit]);
       else if (dispatcher._type === 'Page')
         clients.ownNavigations(dispatcher._object.delegate);
       this[kClient]?.made(dispatcher);
@@ -393,6 +405,8 @@ class Clients {
       if (!client)
         return dispatch.call(this, message);
       try {
+        if (client.network && !client.network.settings)
+          await client.network.listening;
         const allows = client.allows(this, message);
         if (allows !== true && !await allows)
           return;
@@ -404,14 +418,22 @@ class Clients {
     };
   }
 
+  // Called for each connection to a browser; without a client for the launcher's own. Returns the unit.
+  connected(browser, client) {
+    const unit = this.unitOf(browser);
+    if (!unit.browser) {
+      unit.isKnown(browser, context => context[kClient], (...work) => this.workOn(unit, ...work));
+      this.ownBrowser(unit, browser);
+    }
+    if (client?.network) // for requests that Playwright sends itself
+      browser.options.proxy = client.network.settings;
+    return unit;
+  }
+
   // Chromium logs URLs and console texts of all its pages. Playwright would send them to each client that loses the
   // browser, so a shared browser has no log.
-  ownBrowser(browser) {
-    this.browser = browser;
-    this.owners = new EventOwners(browser, context => context[kClient]);
-    browser.on('disconnected', () => this.browserIsGoing(true));
-    this.listeners = new Set(browser.listeners('disconnected'));
-    if (this.options.slots > 1)
+  ownBrowser(unit, browser) {
+    if (unit.isShared && this.options.slots > 1)
       browser.options.browserLogsCollector.recentLogs = () => [];
     const { artifactsDir } = browser.options;
     const client = () => this.running.getStore();
@@ -425,10 +447,10 @@ class Clients {
     Object.defineProperty(browser.options, 'downloadsPath', { get: () => this[downloads](client(), artifactsDir) });
     override(browser, 'downloadCreated', (made, page, ...rest) => // by an event of the browser
       this.running.run(page.browserContext[kClient], () => made(page, ...rest)));
-    this.ownMakers(browser, artifactsDir);
+    this.ownMakers(unit, browser, artifactsDir);
     const { newContextForReuse, contextForReuse } = browser;
-    browser.newContextForReuse = (...args) => newContextForReuse.apply(this.reusedBy(client()), args);
-    browser.contextForReuse = () => contextForReuse.call(this.reusedBy(client()));
+    browser.newContextForReuse = (...args) => newContextForReuse.apply(reusedBy(client()), args);
+    browser.contextForReuse = () => contextForReuse.call(reusedBy(client()));
   }
 
   // Playwright words errors in the language of the client that connected last, which is the canary's every now and then.
@@ -445,13 +467,13 @@ class Clients {
 
   // Playwright listens for the browser's end on behalf of each connection, a canary's too, and goes on when the connection is
   // over: the browser would keep each of them. Called as soon as a connection listens, so that what is new is its own.
-  ownListeners(dispatcher) {
-    const own = this.browser.listeners('disconnected').filter(each => !this.listeners.has(each));
-    own.forEach(each => this.listeners.add(each));
+  ownListeners(dispatcher, { browser, listeners }) {
+    const own = browser.listeners('disconnected').filter(each => !listeners.has(each));
+    own.forEach(each => listeners.add(each));
     override(dispatcher, 'cleanup', cleanup => {
       for (const each of own) {
-        this.browser.off('disconnected', each);
-        this.listeners.delete(each);
+        browser.off('disconnected', each);
+        listeners.delete(each);
       }
       return cleanup();
     });
@@ -475,7 +497,7 @@ class Clients {
   }
 
   // What these make is known as the client's from the first moment, also where its call ends before it is made.
-  ownMakers(browser, artifactsDir) {
+  ownMakers(unit, browser, artifactsDir) {
     const wrap = (object, name, replacement) => object?.[name] && override(object, name, (make, ...args) => {
       const client = this.running.getStore();
       return client ? replacement(client, make, ...args) : make(...args);
@@ -483,7 +505,10 @@ class Clients {
     wrap(browser, 'doCreateNewContext', (client, make, options) => {
       if (options.recordVideo) // each page of the context has one, also a page that no call has asked for
         options.recordVideo.dir = this.directoryOf(client, artifactsDir);
-      return client.ownContext(this.certificatePorts.settle(options, client.isShared).then(() => make(options)));
+      return client.ownContext(this.loopbackPorts.settle(options, client.isShared).then(() => {
+        options.proxy ??= client.network?.settings;
+        return make(options);
+      }));
     });
     wrap(browser, 'newBrowserCDPSession', (client, make) => client.track(make().then(session => { // it ends with no context
       const { _sessionId: sessionId } = session._session;
@@ -495,7 +520,7 @@ class Clients {
       const answer = send(method, params);
       return method === 'Target.createBrowserContext' ? client.recordMade(method, answer) : answer;
     });
-    this.stopTracing = browser.stopTracing?.bind(browser);
+    unit.stopTracing = browser.stopTracing?.bind(browser);
     wrap(browser, 'startTracing', (client, start, ...args) => {
       const others = browser._tracingRecording;
       const started = start(...args);
@@ -536,14 +561,6 @@ class Clients {
     return directory;
   }
 
-  // Playwright keeps one context for reuse in each browser. This gives each client one of its own.
-  reusedBy(client) {
-    return client.reused ??= Object.create(this.browser, {
-      _contextForReuse: { value: undefined, writable: true },
-      newContext: { value: (...args) => this.browser.newContext(...args) },
-    });
-  }
-
   wrapSpawn() {
     const { spawn } = childProcess;
     childProcess.spawn = (command, args, ...rest) => {
@@ -554,19 +571,15 @@ class Clients {
       return made;
     };
   }
-
-  browserIsGoing(isGoing) {
-    this.isBrowserGoing = isGoing;
-    clearTimeout(this.going);
-    if (isGoing)
-      this.going = setTimeout(this.hooks.onGoing, GOING_GRACE_MS).unref();
-  }
 }
 
-// `replacement` gets the original method, bound to `object`, and the arguments.
-function override(object, name, replacement) {
-  const original = object[name];
-  object[name] = (...args) => replacement(original.bind(object), ...args);
+// Playwright keeps one context for reuse in each browser. Returns this client's view of it, which has one of its own.
+function reusedBy(client) {
+  const { browser } = client.unit;
+  return client.reused ??= Object.create(browser, {
+    _contextForReuse: { value: undefined, writable: true },
+    newContext: { value: (...args) => browser.newContext(...args) },
+  });
 }
 
 // Playwright's own close of this context has failed, hangs, or was never asked for.

@@ -8,14 +8,16 @@ const path = require('node:path');
 const USER_DATA_DIR = '--user-data-dir=';
 
 // `beforeBrowser` are the words before a browser's command that confine it, none where it is not to be confined, and
-// `browserEnvironment` is what its environment has in place of Node's.
-function confineProcesses({ beforeBrowser, browserEnvironment, sessionsDirectory }) {
+// `browserEnvironment` is what its environment has in place of Node's. `directoryOf()` returns the directory for the files of the browser
+// that is being launched, if it has one of its own.
+function confineProcesses({ beforeBrowser, browserEnvironment, browserDirectory, sessionsDirectory }, directoryOf) {
   const { spawn } = childProcess;
   childProcess.spawn = (command, args = [], options = {}, ...rest) => {
     const profile = profileOf(args);
     if (profile) {
-      const confined = beforeBrowser.length ? [...beforeBrowser, '--own', profile, '--', command] : [command];
-      const env = { ...(options.env ?? process.env), ...browserEnvironment };
+      const directory = directoryOf() ?? browserDirectory;
+      const confined = beforeBrowser.length ? [...beforeBrowser, '--own', profile, directory, '--', command] : [command];
+      const env = { ...(options.env ?? process.env), ...inDirectory(browserEnvironment, browserDirectory, directory) };
       return spawn(confined[0], [...confined.slice(1), ...args], { ...options, env }, ...rest);
     }
     // A process's command line can be read by all, also by pages: it shall not tell the directory of a session.
@@ -24,6 +26,11 @@ function confineProcesses({ beforeBrowser, browserEnvironment, sessionsDirectory
       return spawn(command, [...args.slice(0, -1), `./${path.basename(output)}`], { ...options, cwd: path.dirname(output) }, ...rest);
     return spawn(command, args, options, ...rest);
   };
+}
+
+// The same variables, of a browser that has its files in `directory`.
+function inDirectory(environment, browserDirectory, directory) {
+  return Object.fromEntries(Object.entries(environment).map(([name, value]) => [name, value === browserDirectory ? directory : value]));
 }
 
 // The profile of a browser that is to be started with these arguments; undefined for any other process.

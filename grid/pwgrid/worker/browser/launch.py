@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from pwgrid.common.launch_failure import BrowserLaunchError
+from pwgrid.common.types import Isolation
 from pwgrid.installed import confine_setting
 from pwgrid.installed.browsers import FoundBrowser
 from pwgrid.installed.driver import own_driver
@@ -97,6 +98,7 @@ class LaunchSpec:
     def options(self, playwright_core: Path) -> str:
         """The launcher's options, as JSON."""
         settings, pool, confinement = self.settings, self.pool, self.confinement
+        times = HealthTimes.of(settings)
         refuses_files = settings.block_file_urls == "on" or (settings.block_file_urls == "auto" and not confinement)
         is_shared_chromium = self.browser.browser_type == "chromium" and settings.max_concurrent_sessions > 1
         return json.dumps(
@@ -118,7 +120,12 @@ class LaunchSpec:
                 "maxDurationS": settings.session_max_duration,
                 "drainTimeoutS": settings.drain_timeout,
                 "launchTimeoutS": settings.launch_timeout,
-                "signAfterS": HealthTimes.of(settings).sign_s,
+                "signAfterS": times.sign_s,
+                "silentS": times.silent_s,
+                "tryS": times.try_s,
+                "isolation": pool.isolation,
+                "warm": pool.warm if pool.isolation is Isolation.BROWSER else 0,
+                "mostOwn": pool.max_own_browsers or settings.max_concurrent_sessions,
                 "slots": settings.max_concurrent_sessions,
                 "clientGuard": settings.client_guard,
                 "blockFileUrls": refuses_files,
@@ -127,6 +134,8 @@ class LaunchSpec:
                     "TMPDIR": str(self.directories.browser),
                     **(confinement.variables() if confinement else {}),
                 },
+                "browserDirectory": str(self.directories.browser),
+                "ownDirectory": str(self.directories.own),
                 "sessionsDirectory": str(self.directories.sessions),
                 "liveView": str(self.live_view) if self.live_view else "",
                 "codeCache": str(self.code_cache) if self.code_cache else "",

@@ -1,4 +1,5 @@
-// The browser server: one warm browser that serves every client socket that the worker hands over.
+// The browser server: serves every client socket that the worker hands over, by a warm browser that all clients share, or by one of
+// the session's own.
 //
 // Playwright's bundled Node runs it. Its options are JSON in the variable PWGRID_LAUNCH (pwgrid/worker/browser/launch.py). It
 // talks to its worker over Node's IPC (NODE_CHANNEL_FD, JSON lines; pwgrid/worker/browser/node_link.py) and outlives that
@@ -18,7 +19,7 @@ const net = require('node:net');
 const nodeModule = require('node:module');
 const path = require('node:path');
 const tls = require('node:tls');
-const { randomBytes } = require('node:crypto');
+const { AsyncLocalStorage } = require('node:async_hooks');
 
 const options = JSON.parse(process.env.PWGRID_LAUNCH);
 delete process.env.PWGRID_LAUNCH;
@@ -30,26 +31,27 @@ tls.DEFAULT_CIPHERS += ':!DHE';
 if (options.codeCache)
   nodeModule.enableCompileCache(options.codeCache);
 
-const { BrowserSigns } = require('./browser_signs.cjs');
-const { BrowserMessages } = require('./browser_messages.cjs');
-const { CertificatePorts } = require('./certificate_ports.cjs');
+const { LoopbackPorts } = require('./loopback_ports.cjs');
 const { Clients } = require('./client_cleanup.cjs');
 const { confineProcesses } = require('./confined_processes.cjs');
 const { ErrorCounts } = require('./error_counts.cjs');
 const { serveLiveView } = require('./live_view.cjs');
+const { OwnBrowsers } = require('./own_browsers.cjs');
 const { INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
 const { watchTimeouts } = require('./session_timeouts.cjs');
+const { Unit } = require('./unit.cjs');
 const { WorkMark } = require('./work_mark.cjs');
 
 const STOP_GRACE_MS = 5_000; // for the browser to close by itself, unless `stop` says otherwise
 
-let httpServer = null; // playwright's own
-let browserServer = null;
 let browserType = null;
 let clients = null;
-let certificatePorts = null;
-let messages = null; // what the browser says, of class BrowserMessages
-let signs = null; // of the browser
+let loopbackPorts = null;
+let shared = null; // the unit that all clients share; null in a pool where each session has its own
+let own = null; // of class OwnBrowsers
+const units = new Map(); // process of a browser -> unit
+const launching = new AsyncLocalStorage(); // the unit whose browser is being launched
+let unitNumber = 0; // of the last one
 let ready = null; // the `ready` message, once the browser is launched
 let gone = null; // the `gone` message, once the browser has ended or cannot be understood any more
 let stopping = null; // the promise of stop(), once called
@@ -65,7 +67,7 @@ const server = { options, workMark, isStopping: () => stopping !== null, onOver 
 // the open directory every path can be written. O_PATH is none of Node's constants.
 const O_PATH = 0o10000000;
 const socketDirectory = fs.openSync(path.dirname(options.socketPath), O_PATH);
-const socketUrl = `ws+unix:///proc/self/fd/${socketDirectory}/${path.basename(options.socketPath)}`;
+const urlOf = unit => `ws+unix:///proc/self/fd/${socketDirectory}/${path.basename(unit.socketPath)}:${unit.wsPath}`;
 
 // ---------------------------------------------------------------------------------------------------------------- IPC
 
@@ -83,14 +85,21 @@ function onMessage(message, socket) {
     case 'ack':
       return void unacknowledged.delete(message.idx);
     case 'ping':
-      return say({ say: 'pong', id: message.id, browserSilentMs: Math.round(messages.silentMs()) });
-    case 'ask_browser':
-      return void signs.ask().then(() => say({ say: 'browser_answered', id: message.id }), () => {}); // it has ended
+      return say({ say: 'pong', id: message.id, browserSilentMs: Math.round(shared?.messages.silentMs() ?? 0) });
+    case 'ask_browser': // own browsers are asked by their units
+      return void Promise.resolve(shared?.signs.ask()).then(() => say({ say: 'browser_answered', id: message.id }), () => {}); // it has ended
     case 'cut_hanging':
-      return signs.cutHanging(message.kind, message.afterS * 1000);
+      return shared?.signs.cutHanging(message.kind, message.afterS * 1000);
+    case 'acquire':
+      return void acquire(message);
+    case 'give_back':
+      return own.giveBack(message.session);
+    case 'no_more_clients':
+      return own.close();
     case 'canary':
       return void canary(message.id, message.timeoutS * 1000);
     case 'sync':
+      own?.giveBackAll();
       say({ say: 'live', sessions: [...sessions.keys()], clientFields: clientFields(), ready });
       for (const closed of unacknowledged.values())
         say(closed);
@@ -122,8 +131,15 @@ function clientFields() {
   return Object.fromEntries([...sessions.values()].filter(each => each.clientFields).map(each => [each.id, each.clientFields]));
 }
 
-function takeSession({ session: id, deadline, headers, early, clientFields }, socket) {
-  const session = new Session(id, socket, server);
+// Gets a browser for one session alone, and says when it is there. The session's client comes later.
+async function acquire({ id, session, options: wished }) {
+  const error = await own.acquire(session, wished).then(() => null, failure => String(failure.message));
+  say({ say: 'acquired', id, error });
+}
+
+function takeSession({ session: id, own: isOwn, network, deadline, headers, early, clientFields }, socket) {
+  const unit = isOwn ? own.take(id) : shared;
+  const session = new Session(id, socket, server, unit);
   session.clientFields = clientFields;
   sessions.set(id, session);
   // After the deadline (this process was frozen) another worker has this client and its connection. Closing this copy of the
@@ -132,13 +148,13 @@ function takeSession({ session: id, deadline, headers, early, clientFields }, so
     return session.end('grid', 'too late');
   // A proxy that gets no answer knows by this mark that the browser server has its client (pwgrid/proxy/connect/handoff_link.py).
   socket.setNoDelay(true);
-  if (gone || clients.isBrowserGoing)
+  if (gone || !unit || unit.isGoing || unit.hasEnded)
     return session.refuse('browser', gone?.sessions ?? 'browser crashed');
   if (stopping)
     return session.refuse('grid', 'worker stopped');
   try {
-    const request = requestOf(ready.wsPath, headers, socket);
-    clients.admit(session, () => httpServer.emit('upgrade', request, socket, Buffer.from(early, 'latin1')));
+    const request = requestOf(unit.wsPath, headers, socket);
+    clients.admit(session, network ?? '', () => unit.httpServer.emit('upgrade', request, socket, Buffer.from(early, 'latin1')));
   } catch (error) {
     console.error(error);
   }
@@ -159,6 +175,7 @@ function requestOf(url, headers, socket) {
 
 function onOver(session, report) {
   sessions.delete(session.id);
+  own.release(session.unit);
   const message = { say: 'closed', idx: ++closedIdx, session: session.id, lease: session.clientFields?.lease, ...report };
   unacknowledged.set(message.idx, message);
   say(message);
@@ -181,55 +198,114 @@ async function launch() {
   wrapListening();
   if (options.channel.startsWith('moz-firefox'))
     shimBidi(require(path.join(options.playwrightCore, 'lib', 'utilsBundle')));
-  confineProcesses(options);
+  confineProcesses(options, () => launching.getStore()?.directory);
   const playwright = require(options.playwrightCore);
   const { version } = require(path.join(options.playwrightCore, 'package.json'));
-  certificatePorts = new CertificatePorts(() => browserServer.process().pid, (times, uid) => say({ say: 'refused', times, uid }));
-  clients = new Clients(playwright, options, certificatePorts, {
-    onGoing: () => browserServer.kill().catch(() => {}),
-    onCall: (client, message) => signs?.began(client, message),
-    onAnswer: (client, message) => signs?.answered(client, message),
-    onGone: client => signs?.gone(client),
+  loopbackPorts = new LoopbackPorts((times, uid) => say({ say: 'refused', times, uid }));
+  clients = new Clients(playwright, options, loopbackPorts, browser => units.get(browser.options.browserProcess.process), {
+    onCall: (client, message) => client.unit.signs?.began(client, message),
+    onAnswer: (client, message) => client.unit.signs?.answered(client, message),
+    onGone: client => client.unit.signs?.gone(client),
     onConnectionError: (client, error) => errors.note('client', error, client.session.id),
   });
   browserType = playwright[options.browserType];
-  const wsPath = '/' + randomBytes(16).toString('hex');
-  const { headless, args, chromiumSandbox, firefoxUserPrefs } = options; // Playwright ignores what is for another browser
-  browserServer = await browserType.launchServer({
-    wsPath, headless, args, chromiumSandbox, firefoxUserPrefs, timeout: options.launchTimeoutS * 1000,
-    proxy: options.proxy ?? undefined, executablePath: options.executablePath || undefined,
-    channel: options.channel || undefined, handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false,
+  own = new OwnBrowsers({
+    launch: wished => launchUnit(false, wished),
+    warmUp: unit => tryBrowser(unit, options.launchTimeoutS * 1000),
+    warm: options.warm, most: options.mostOwn,
+    onCannotLaunch: error => onBrowserGone('browser crashed', { kind: 'launch failed', detail: String(error.message) }),
   });
-  const browserProcess = browserServer.process();
-  browserProcess.once('exit', onBrowserExit);
-  if (browserProcess.exitCode !== null || browserProcess.signalCode !== null)
-    onBrowserExit(browserProcess.exitCode, browserProcess.signalCode);
-  // Runs after playwright's own listener, which upgrades synchronously.
-  httpServer.on('upgrade', (request, socket) => {
+  const unit = await launchUnit(options.isolation !== 'browser');
+  if (unit.isShared)
+    shared = unit;
+  const { pid } = process, browserPid = unit.process.pid;
+  const browserVersion = await tryBrowser(unit, options.launchTimeoutS * 1000);
+  ready = { say: 'ready', pid, browserPid, browserVersion, playwrightVersion: version };
+  if (!shared)
+    own.add(unit);
+}
+
+// `wished`: what a client wants to be otherwise than in the pool, by Playwright's names.
+async function launchUnit(isShared, wished = {}) {
+  const number = ++unitNumber;
+  const unit = new Unit({
+    isShared,
+    socketPath: isShared ? options.socketPath : path.join(path.dirname(options.socketPath), `own-${number}.s`),
+    directory: isShared ? null : path.join(options.ownDirectory, String(number)),
+    signAfterMs: options.signAfterS * 1000, silentMs: options.silentS * 1000,
+    hooks: { onExit, onGoing: each => each.kill(), onSign, onHung, onDropped, onBroken, onError },
+  });
+  const { headless, args, chromiumSandbox, firefoxUserPrefs } = options; // Playwright ignores what is for another browser
+  unit.makeDirectory();
+  try {
+    const launched = await launching.run(unit, () => clients.forNobody(() => browserType.launchServer({
+      wsPath: unit.wsPath, headless, chromiumSandbox, timeout: options.launchTimeoutS * 1000,
+      proxy: options.proxy ?? undefined, executablePath: options.executablePath || undefined,
+      channel: options.channel || undefined, handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false,
+      ...wished, args: [...args, ...wished.args ?? []], firefoxUserPrefs: { ...wished.firefoxUserPrefs, ...firefoxUserPrefs },
+    })));
+    units.set(launched.process(), unit);
+    unit.launched(launched);
+  } catch (error) {
+    unit.removeDirectory();
+    throw error;
+  }
+  // Runs after Playwright's own listener, which upgrades synchronously.
+  unit.httpServer.on('upgrade', (request, socket) => {
     socket[kSession]?.upgraded(socket[symbolOf(socket, 'websocket')]);
   });
-  ready = {
-    say: 'ready', pid: process.pid, browserPid: browserProcess.pid, browserVersion: '', playwrightVersion: version, wsPath,
-  };
-  ready.browserVersion = await tryBrowser(options.launchTimeoutS * 1000);
-  watchBrowser(clients.browser);
+  return unit;
 }
 
-function watchBrowser(browser) {
-  signs = new BrowserSigns(browser, options.signAfterS * 1000, what => say({ say: 'sign', what }));
-  messages = new BrowserMessages(browser._connection, {
-    onDropped: (what, bytes) => errors.note('too long', `${what} of ${bytes} bytes`),
-    onBroken: error => {
-      errors.note('browser', error);
-      onBrowserGone('browser connection broken', { kind: 'browser unreadable', detail: error.message });
-    },
-    onError: error => errors.note('browser', error),
-    work: (message, handle) => clients.workOn(message, handle),
-  });
+function onExit(unit, code, signal) {
+  units.delete(unit.process);
+  const why = { kind: 'browser ended', detail: signal ?? `exit ${code}`, signal: signal ?? '' };
+  if (unit.isShared)
+    return onBrowserGone('browser crashed', why);
+  own.ended(unit);
+  sessionOf(unit)?.end('browser', 'browser crashed', INTERNAL_ERROR);
 }
 
-function onBrowserExit(code, signal) {
-  onBrowserGone('browser crashed', { kind: 'browser ended', detail: signal ?? `exit ${code}`, signal: signal ?? '' });
+function onDropped(unit, what, bytes) {
+  errors.note('too long', `${what} of ${bytes} bytes`);
+}
+
+// In what the browser says. That of one session alone is that session's matter.
+function onError(unit, error) {
+  errors.note(unit.isShared ? 'browser' : 'client', error, sessionOf(unit)?.id);
+}
+
+function onBroken(unit, error) {
+  onError(unit, error);
+  if (unit.isShared)
+    return onBrowserGone('browser connection broken', { kind: 'browser unreadable', detail: error.message });
+  sessionOf(unit)?.end('browser', 'browser connection broken', INTERNAL_ERROR);
+}
+
+// A sign that a browser is sick. The worker tries the shared one; another one is tried here, and matters to nobody else.
+async function onSign(unit, what) {
+  if (unit.isShared)
+    return say({ say: 'sign', what });
+  if (unit.isTried)
+    return;
+  unit.isTried = true;
+  try {
+    await tryBrowser(unit, options.tryS * 1000);
+  } catch {
+    sessionOf(unit)?.end('grid', 'browser sick');
+  }
+  unit.isTried = false;
+}
+
+// A browser of one session alone does not answer any more.
+function onHung(unit) {
+  sessionOf(unit)?.end('grid', 'browser hung');
+  unit.kill();
+}
+
+// The session that has this browser alone, once its client has come.
+function sessionOf(unit) {
+  return unit.isShared ? undefined : [...sessions.values()].find(each => each.unit === unit);
 }
 
 // `why` is a reason for the worker (pwgrid/common/reasons.py), `kind` that of the sessions' ends.
@@ -245,11 +321,11 @@ function onBrowserGone(kind, why) {
 }
 
 // Does what a client does: connect, context, page, evaluate. Returns the browser's version.
-async function tryBrowser(timeoutMs) {
+async function tryBrowser(unit, timeoutMs) {
   let browser;
   let timer;
   const attempt = async () => {
-    browser = await browserType.connect(`${socketUrl}:${ready.wsPath}`, { timeout: timeoutMs });
+    browser = await browserType.connect(urlOf(unit), { timeout: timeoutMs });
     const context = await browser.newContext();
     const page = await context.newPage();
     if (await page.evaluate('6 * 7') !== 42)
@@ -270,12 +346,14 @@ async function tryBrowser(timeoutMs) {
 
 async function canary(id, timeoutMs) {
   const started = performance.now();
-  const { opened } = signs;
+  const unit = shared ?? own.warm[0];
+  const opened = unit?.signs.opened;
   let error = null;
   try {
-    await tryBrowser(timeoutMs);
+    if (unit) // else all are in use, and each start shows whether browsers start
+      await tryBrowser(unit, timeoutMs);
   } catch (failure) {
-    if (gone || signs.opened === opened) // else it is only slow: a client has got a page meanwhile
+    if (unit.isShared ? gone || unit.signs.opened === opened : !unit.hasEnded) // else it is only slow: a client has got a page meanwhile
       error = gone ? `${gone.reason.kind}: ${gone.reason.detail}` : String(failure.message);
   }
   say({ say: 'canary', id, ok: error === null, error, ms: Math.round(performance.now() - started) });
@@ -283,27 +361,30 @@ async function canary(id, timeoutMs) {
 
 // ---------------------------------------------------------------------------------- patches to playwright-core and Node
 
-// playwright-core makes its HTTP server with http.createServer() and lets it listen on a TCP port. Here it listens on a Unix
-// socket in the worker's private directory. Other servers may not listen, or a client could open a public port of this host
-// with browser.bind(). The exception is no HTTP server: a proxy for a context with client certificates (certificate_ports.cjs).
+// playwright-core makes an HTTP server for each browser with http.createServer() and lets it listen on a TCP port. Here it listens on a
+// Unix socket in the worker's private directory. Other servers may not listen, or a client could open a public port of this host
+// with browser.bind(). The exception is no HTTP server: a proxy for a context with client certificates (loopback_ports.cjs), or for a
+// client's network (client_network.cjs).
 function wrapListening() {
   const { createServer } = http;
   const { listen } = net.Server.prototype;
   http.createServer = function(...args) {
     const server = createServer.apply(this, args);
-    if (!httpServer) {
-      httpServer = server;
+    const unit = launching.getStore();
+    if (unit && !unit.httpServer) {
+      unit.httpServer = server;
       server.listen = (...listenArgs) => {
-        fs.rmSync(options.socketPath, { force: true });
-        return listen.call(server, { path: options.socketPath }, listenArgs.find(each => typeof each === 'function'));
+        fs.rmSync(unit.socketPath, { force: true });
+        return listen.call(server, { path: unit.socketPath }, listenArgs.find(each => typeof each === 'function'));
       };
     }
     return server;
   };
   net.Server.prototype.listen = function(port, host, ...rest) {
-    if (this instanceof http.Server || typeof port !== 'number' || host !== '127.0.0.1')
+    const client = clients.inWork();
+    if (this instanceof http.Server || typeof port !== 'number' || host !== '127.0.0.1' || !client)
       throw new Error('this grid lets no client open a port or socket on its host');
-    return certificatePorts.listen(this, listen, ...rest);
+    return loopbackPorts.listen(this, client.unit, ...rest);
   };
 }
 
@@ -342,14 +423,14 @@ function shimBidi(utils) {
 
 function stop(graceMs = STOP_GRACE_MS) {
   stopping ??= (async () => {
-    // Whatever hangs below, this process and its browser end half a second after the grace.
+    // Whatever hangs below, this process and its browsers end half a second after the grace.
     setTimeout(() => {
-      browserServer?.kill().catch(() => {});
+      units.forEach(each => each.kill());
       setTimeout(() => process.exit(0), 500);
     }, graceMs);
     endAll('grid', 'worker stopped');
-    httpServer?.close();
-    await browserServer?.close().catch(() => {});
+    own?.close();
+    await Promise.all([...units.values()].map(each => each.end()));
     while (sessions.size)
       await new Promise(resolve => [...sessions.values()][0].socket.once('close', resolve));
     await written;
@@ -360,6 +441,7 @@ function stop(graceMs = STOP_GRACE_MS) {
 
 // Worker and master are both gone: the live sessions may go on for DRAIN_TIMEOUT, then this process ends.
 function onOrphaned() {
+  own?.close();
   if (!ready || gone || !sessions.size)
     return void stop();
   setTimeout(() => {
@@ -390,7 +472,7 @@ async function main() {
   } catch (error) {
     say({ say: 'failed', error: String(error.message) });
     await written;
-    await browserServer?.kill().catch(() => {});
+    units.forEach(each => each.kill());
     process.exit(1);
   }
   process.on('uncaughtException', onUncaught);

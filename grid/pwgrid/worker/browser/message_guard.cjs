@@ -17,7 +17,7 @@ const OFF_OR_UNSHARED = 'CLIENT_GUARD=off or MAX_CONCURRENT_SESSIONS=1 allows it
 const FILE_URLS = 'BLOCK_FILE_URLS=false allows it';
 
 // A rule gets the parameters and the client: { guard, isShared, blocksFileUrls, ownsTracing }, with `isBrowserLevel` and
-// `certificatePorts` (numbers) for a CDP session. It returns [why not, what would allow it], ENDS_THE_SESSION, or null.
+// `loopbackPorts` (numbers) for a CDP session. It returns [why not, what would allow it], ENDS_THE_SESSION, or null.
 const RULES = new Map([
   ['showRecorder', (_, client) => atMost('off', client, 'it starts another browser on the host')],
   ['saveAs', (_, client) => atMost('off', client, 'it writes a file of the host, and saveAsStream sends it to the client')],
@@ -177,10 +177,10 @@ function crashes(method, params, client) {
   return [`with these values ${method} crashes the browser, and others share it`, OFF_OR_UNSHARED];
 }
 
-// A context with a proxy; Playwright's own are judged in certificate_ports.cjs.
+// A context with a proxy; Playwright's own are judged in loopback_ports.cjs.
 function proxied(proxyServer, client) {
-  const named = (proxyServer.match(/\d+/g) ?? []).some(number => client.certificatePorts.includes(Number(number)));
-  return named ? ['its proxy serves the client certificates of one context alone', 'nothing allows it'] : null;
+  const named = (proxyServer.match(/\d+/g) ?? []).some(number => client.loopbackPorts.includes(Number(number)));
+  return named ? ['its proxy serves one session alone', 'nothing allows it'] : null;
 }
 
 // A CDP session without `flatten` carries messages of another one as text, which may carry those of a third.

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -205,10 +206,35 @@ class BrowserServer:
             "early": client.early,
         }
         session = client.session
+        if session.own is not None:
+            message |= {"own": True, "network": session.own.network}
         more = {TOKEN_ID: session.token_id, OF_LEASE: session.lease_id}
         if told := {**session.client_fields, **{name: text for name, text in more.items() if text}}:
             message["clientFields"] = told  # for a successor of this worker
         return self._link.send_handle(message, client.sock)
+
+    async def acquire(self, session_id: str, options: Mapping[str, Any], until: float) -> None:
+        """Gets a browser for this session alone, with these options of its client. `until` is in seconds of
+        time.monotonic(). Raises BrowserLaunchError if it does not start in time, and BrowserServerGone."""
+        with self._ask({"do": "acquire", "session": session_id, "options": options}, "acquired") as answer:
+            either: list[asyncio.Future[Any]] = [answer, self.exited]
+            timeout_s = max(0.0, until - time.monotonic())
+            await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if self.is_gone:
+                raise BrowserServerGone
+            if not answer.done():
+                self.give_back(session_id)
+                raise BrowserLaunchError("it did not start in time", "a browser for one session")
+            if (error := answer.result()["error"]) is not None:
+                raise BrowserLaunchError(error, "a browser for one session")
+
+    def give_back(self, session_id: str) -> None:
+        """Ends the browser that was acquired for this session, whose client does not come."""
+        self._link.send({"do": "give_back", "session": session_id})
+
+    def keep_none_warm(self) -> None:
+        """Called when no new clients are admitted any more."""
+        self._link.send({"do": "no_more_clients"})
 
     def close_session(self, session_id: str, reason: Reason[EndReason], text: str | None = None) -> None:
         """Ends a session with a WebSocket close frame; `on_closed` follows with this reason. Ignores unknown ids.
@@ -277,7 +303,7 @@ class BrowserServer:
             case "ready" | "failed" | "live":
                 if not self._started.done():
                     self._started.set_result(message)
-            case "canary" | "pong" | "browser_answered" as kind:
+            case "canary" | "pong" | "browser_answered" | "acquired" as kind:
                 self._answered(kind, message)
             case "refused":
                 log.warning("certificate_connections_refused", times=message["times"], uid=message["uid"])

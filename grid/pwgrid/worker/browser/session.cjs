@@ -13,10 +13,11 @@ const NO_DEVTOOLS = 'this grid speaks Playwright\'s protocol, not CDP: use conne
 const kSession = Symbol('session'); // property of a socket
 
 class Session {
-  // `server`: { options, isStopping(), onOver(session, report) }
-  constructor(id, socket, server) {
+  // `server`: { options, workMark, isStopping(), onOver(session, report) }
+  constructor(id, socket, server, unit) {
     this.id = id;
     this.server = server;
+    this.unit = unit; // whose browser it gets
     this.socket = socket;
     this.ws = null;
     this.clientFields = undefined; // what the worker was told of the client

@@ -14,8 +14,8 @@ const tcp = tableAt('/proc/net/tcp');
 const tcp6 = tableAt('/proc/net/tcp6');
 
 // Looks who has the other end of `socket`, of IPv4. Returns { uid, isInTree }, the latter true for the process `root` and those
-// below it; null if nobody has it any more.
-async function ownerOf({ remoteAddress, remotePort, localAddress, localPort }, root) {
+// below it, with `orMe` for this process, too; null if nobody has it any more.
+async function ownerOf({ remoteAddress, remotePort, localAddress, localPort }, root, orMe = false) {
   const theirs = [remoteAddress, remotePort, localAddress, localPort];
   let owner = null;
   if (remoteAddress === undefined) // it has closed it already
@@ -25,7 +25,8 @@ async function ownerOf({ remoteAddress, remotePort, localAddress, localPort }, r
     owner = found && { uid: found.uid, isInTree: false };
     if (found && found.uid !== process.geteuid())
       break;
-    if (found && await holdsInTree(root, `socket:[${found.inode}]`))
+    const name = found && `socket:[${found.inode}]`;
+    if (found && (orMe && holds(process.pid, name) || await holdsInTree(root, name)))
       return { ...owner, isInTree: true };
   }
   return owner;

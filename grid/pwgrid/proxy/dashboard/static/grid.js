@@ -80,10 +80,11 @@ function updatePool(element, { pool, own, operator }) {
   const active = own.reduce((sum, [, worker]) => sum + worker.active, 0);
   const more = [['starting', pool.starting], ['spare', pool.spare], ['draining', pool.draining]]
     .filter(([, count]) => count).map(([word, count]) => `, ${count} ${word}`).join('');
-  const kind = pool.browserType === element.name ? '' : `${pool.browserType}: `;
+  const isolation = (pool.isolation ?? 'context') === 'context' ? '' : `isolation ${pool.isolation}`;
+  const kind = [pool.browserType === element.name ? '' : pool.browserType, isolation].filter(Boolean).join(', ');
   const cut = pool.drainTimeouts ? `, ${plural(pool.drainTimeouts, 'drain')} cut sessions` : '';
   set(element.querySelector('.words'), {
-    text: `${kind}${pool.available ?? 0} of ${plural(pool.wanted ?? 0, 'worker')} available${more}; `
+    text: `${kind && kind + ': '}${pool.available ?? 0} of ${plural(pool.wanted ?? 0, 'worker')} available${more}; `
       + `${active} of ${plural(slots, 'slot')} taken${cut}`,
   });
   set(element.querySelector('.reason'), { text: pool.reason ?? '', hidden: !pool.reason });

@@ -33,12 +33,17 @@ function isLive(session) {
   return LIVE.includes(session.status);
 }
 
+// Of a grid of an earlier version no session has an isolation.
+function isShared(session) {
+  return (session.isolation ?? 'context') === 'context';
+}
+
 function passes(session) {
   const state = wanted.value;
   if (state === 'live' ? !isLive(session) : state === 'ended' ? isLive(session) : state && session.status !== state)
     return false;
   const text = [session.id, session.name, session.run, session.pool, session.workerId, session.status, session.client,
-    session.reason].filter(Boolean).join(' ').toLowerCase();
+    session.reason, isShared(session) ? '' : session.isolation].filter(Boolean).join(' ').toLowerCase();
   return words.value.toLowerCase().split(/\s+/).every(word => text.includes(word));
 }
 
@@ -61,7 +66,7 @@ function updateRow(row, session) {
   const cells = row.children;
   set(cells[1], { text: session.name ?? '' });
   set(cells[2], { text: session.run ?? '' });
-  set(cells[3], { text: session.pool });
+  set(cells[3], { text: isShared(session) ? session.pool : `${session.pool} (own ${session.isolation})` });
   set(cells[4].firstElementChild, { text: session.workerId });
   const level = { running: 'good', pending: 'plain', failed: 'bad', expired: 'warn', ended: 'warn' }[session.status] ?? 'plain';
   set(cells[5].firstElementChild, { text: session.status, 'data-level': level });

@@ -1,4 +1,4 @@
-"""The kernel's table of connections is read right, and a proxy's name is found out once (certificate_ports.cjs)."""
+"""The kernel's table of connections is read right, and a proxy's name is found out once (loopback_ports.cjs)."""
 
 import json
 import subprocess
@@ -26,11 +26,11 @@ retrnsmt   uid  timeout inode
 
 
 def run(script: str, *arguments: Any) -> Any:
-    """What the script prints, as JSON, where the names of certificate_ports.cjs and socket_owner.cjs are known."""
+    """What the script prints, as JSON, where the names of loopback_ports.cjs and socket_owner.cjs are known."""
     folder = LAUNCHER.parent
     head = (
         f"const dns = require('node:dns/promises');"
-        f"const {{ CertificatePorts }} = require({json.dumps(str(folder / 'certificate_ports.cjs'))});"
+        f"const {{ LoopbackPorts }} = require({json.dumps(str(folder / 'loopback_ports.cjs'))});"
         f"const {{ ownerIn }} = require({json.dumps(str(folder / 'socket_owner.cjs'))});"
         f"const given = {json.dumps(arguments)};"
         f"(async () => {{ {script} }})().then(result => console.log(JSON.stringify(result)));"
@@ -59,7 +59,7 @@ def test_the_owner_of_a_connection_is_read_from_the_kernel_s_table(
 
 SETTLE = """
 dns.lookup = async name => ({ address: given[1][name] });
-const ports = new CertificatePorts(() => 0, () => {});
+const ports = new LoopbackPorts(() => {});
 ports.addresses.set(40000, '127.1.1.5');
 const settled = [];
 for (const server of given[0]) {
@@ -74,7 +74,7 @@ for (const server of given[0]) {
 return settled;
 """
 NAMES = {"honest.example": "192.0.2.1", "six.example": "2001:db8::1", "evil.example": "127.1.1.5"}
-REFUSED = "the proxy {} is refused by the grid: it serves the client certificates of one context alone"
+REFUSED = "the proxy {} is refused by the grid: it serves one session alone"
 
 
 SETTLED = {
@@ -97,13 +97,13 @@ def test_the_name_of_a_socks_proxy_is_found_out_before_the_browser_gets_it() -> 
 
 LISTEN = """
 const net = require('node:net');
-const ports = new CertificatePorts(() => 0, () => {});
+const ports = new LoopbackPorts(() => {});
 const { addresses } = ports;
 const has = addresses.has.bind(addresses);
 let looked = 0;
 addresses.has = port => looked++ < given[0] || has(port);
 const server = new net.Server();
-await new Promise(done => ports.listen(server, net.Server.prototype.listen, done));
+await new Promise(done => ports.listen(server, null, done));
 const { address, port } = server.address();
 const open = [...addresses];
 await new Promise(done => server.close(done));

@@ -1,7 +1,7 @@
-// The ports at which a browser gets the client certificates of its contexts. Playwright opens one for each such context: a SOCKS
-// proxy without a password, which shows the certificate to the servers that it is for. So here the kernel proves of each
-// connection that it comes from the browser itself; and since that browser may have contexts of other sessions, no context may
-// name such a port as its proxy but the one that it was opened for.
+// The ports of Playwright's SOCKS proxies, which have no password: one shows the client certificates of a context to the servers that they
+// are for, another one leads to the network of a client. So here the kernel proves of each connection that it comes from the browser
+// of that session; and since a browser may have contexts of several sessions, no context may name such a port as its proxy but
+// the one that it was opened for.
 'use strict';
 
 const dns = require('node:dns/promises');
@@ -14,12 +14,11 @@ const PROOF_LIMIT_MS = 10_000; // Node's threads may be busy with files
 const MOST_UNPROVED = 64; // connections of which it is not known yet whose they are
 const QUIET_MS = 10_000; // between two reports of refused connections
 const SOCKS_PORT = 1080; // where a proxy's URL names none
+const { listen } = net.Server.prototype; // as it is before launcher.cjs keeps clients from listening
 
-class CertificatePorts {
-  // `browserPid` returns the pid of the browser. `onRefused` is called with the number of connections that were refused since
-  // it was called before, and the last one's uid.
-  constructor(browserPid, onRefused) {
-    this.browserPid = browserPid;
+class LoopbackPorts {
+  // `onRefused` is called with the number of connections that were refused since it was called before, and the last one's uid.
+  constructor(onRefused) {
     this.onRefused = onRefused;
     this.addresses = new Map(); // of those that are open, by port
     this.unproved = 0;
@@ -28,13 +27,13 @@ class CertificatePorts {
     this.quiet = null;
   }
 
-  // Lets Playwright's proxy listen, by Node's own `listen`, and calls `done`. It gets an address that nobody can guess before it
+  // Lets Playwright's proxy listen for the browser of this unit, with `isForNode` also for this process, and calls `done`. It gets an address that nobody can guess before it
   // is there. Playwright knows it by its port alone, so that no two may have the same.
-  listen(server, listen, done) {
+  listen(server, unit, done, { isForNode = false } = {}) {
     const address = loopbackAddress();
     const { emit } = server;
     server.pauseOnConnect = true; // no byte is read of a connection that is not proved
-    server.emit = (event, ...args) => event === 'connection' ? this.prove(server, emit, args[0]) : emit.call(server, event, ...args);
+    server.emit = (event, ...args) => event === 'connection' ? this.prove(server, unit, isForNode, emit, args[0]) : emit.call(server, event, ...args);
     const attempt = () => listen.call(server, 0, address, () => {
       const { port } = server.address();
       if (this.addresses.has(port))
@@ -46,13 +45,13 @@ class CertificatePorts {
     return attempt();
   }
 
-  async prove(server, emit, socket) {
+  async prove(server, unit, isForNode, emit, socket) {
     socket.on('error', () => {});
     if (this.unproved >= MOST_UNPROVED)
       return void socket.destroy();
     this.unproved++;
     const timer = setTimeout(() => socket.destroy(), PROOF_LIMIT_MS);
-    const owner = await ownerOf(socket, this.browserPid()).catch(console.error);
+    const owner = await ownerOf(socket, unit.process.pid, isForNode).catch(console.error);
     clearTimeout(timer);
     this.unproved--;
     if (owner?.isInTree && server.listening && !socket.destroyed) {
@@ -104,7 +103,7 @@ class CertificatePorts {
     const name = new URL(`http://${hostname}`).hostname.replace(/^\[|\]$/g, ''); // an IPv4 address has many forms, and here one
     const address = net.isIP(name) ? name : (await dns.lookup(name)).address;
     if (this.isOpen(address, Number(port || SOCKS_PORT)))
-      throw new Error(`the proxy ${server} is refused by the grid: it serves the client certificates of one context alone`);
+      throw new Error(`the proxy ${server} is refused by the grid: it serves one session alone`);
     return `${protocol}//${net.isIPv6(address) ? `[${address}]` : address}${port && `:${port}`}`;
   }
 
@@ -122,4 +121,4 @@ function loopbackAddress() {
   return `127.${number >> 16}.${number >> 8 & 255}.${number & 255}`;
 }
 
-module.exports = { CertificatePorts };
+module.exports = { LoopbackPorts };

@@ -1,0 +1,159 @@
+"""Bench: sessions with browsers of their own, against shared ones, launches by the client, and launchServer()."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from statistics import fmean, median
+
+import psutil
+from playwright.async_api import Browser, Playwright, async_playwright
+
+from bench.harness import Options, Row, at_least, at_most, at_once, memory_kib, progress
+from bench.servers import DirectServer, chromium, grid_of
+from tests.support.grid import Grid, eventually_async
+
+AT_ONCE = 5
+TOGETHER = 8
+WARM = 2
+PAGE = "data:text/html,<title>bench</title><h1>bench</h1>"
+REFILLED_S = 1.0
+"""Between one client and the next, as they come in life: a warm browser takes the place of the last one."""
+
+
+def run(options: Options) -> list[Row]:
+    environment = {"MAX_CONCURRENT_SESSIONS": str(TOGETHER)}
+    isolated = {**environment, "ISOLATION": "browser", "WARM_BROWSERS": str(WARM)}
+    with grid_of(environment=environment) as shared, grid_of(environment=isolated) as own:
+        rows = asyncio.run(_first_pages(shared, own, options))
+    with grid_of(environment=isolated) as own:
+        rows += asyncio.run(_rates(own, options))
+    return [*rows, asyncio.run(_memory(environment))]
+
+
+async def _first_pages(shared: Grid, own: Grid, options: Options) -> list[Row]:
+    endpoints = {
+        "shared": shared.endpoint,
+        "own": own.endpoint,
+        "own beside shared ones": f"{shared.endpoint}/?isolation=browser",
+    }
+    taken: dict[str, list[float]] = {side: [] for side in endpoints}
+    async with async_playwright() as playwright:
+        for endpoint in endpoints.values():
+            await _first_page(playwright, endpoint)
+        for number in range(options.pick(40, 5)):
+            sides = [*endpoints]
+            for side in sides[number % 3 :] + sides[: number % 3]:
+                await asyncio.sleep(REFILLED_S)
+                taken[side].append(await _first_page(playwright, endpoints[side]))
+            progress(f"  round {number + 1}: " + ", ".join(f"{side} {taken[side][-1]:.0f} ms" for side in endpoints))
+    baseline = median(taken["shared"])
+    return [
+        Row(
+            f"time to the first page, {side}, median",
+            f"{median(taken[side]):.1f} ms",
+            f"{baseline:.1f} ms shared",
+            f"{median(taken[side]) / baseline:.3f} ×",
+            *at_most(median(taken[side]) / baseline, 1.15, " ×"),
+        )
+        for side in endpoints
+        if side != "shared"
+    ]
+
+
+async def _first_page(playwright: Playwright, endpoint: str) -> float:
+    """Milliseconds from connect to a page that has been loaded."""
+    started = time.perf_counter()
+    browser = await playwright.chromium.connect(endpoint)
+    await _load(browser)
+    taken = (time.perf_counter() - started) * 1000
+    await browser.close()
+    return taken
+
+
+async def _load(browser: Browser) -> None:
+    page = await (await browser.new_context()).new_page()
+    await page.goto(PAGE)
+
+
+async def _rates(grid: Grid, options: Options) -> list[Row]:
+    """Whole sessions, each with a browser that nobody else has."""
+    ratios, rates = [], {"own": 0.0, "launch": 0.0}
+    count = options.pick(50, 10)
+    async with async_playwright() as playwright:
+
+        async def own(_number: int) -> None:
+            browser = await playwright.chromium.connect(grid.endpoint)
+            await _load(browser)
+            await browser.close()
+
+        async def launch(_number: int) -> None:
+            browser = await playwright.chromium.launch(executable_path=chromium())
+            await _load(browser)
+            await browser.close()
+
+        sides = {"own": own, "launch": launch}
+        for number in range(options.pick(4, 1)):
+            for side in ("own", "launch") if number % 2 else ("launch", "own"):
+                rates[side] = count / await at_once(AT_ONCE, range(count), sides[side])
+            ratios.append(rates["own"] / rates["launch"])
+            progress(f"  {count} sessions: own {rates['own']:.2f}/s, launch() {rates['launch']:.2f}/s")
+    return [
+        Row(
+            f"isolated sessions per second, {AT_ONCE} at once, {count} in each round",
+            f"{rates['own']:.2f}/s",
+            f"{rates['launch']:.2f}/s launch() by the client",
+            f"{fmean(ratios):.3f} ×",
+            *at_least(fmean(ratios), 1.0, " ×"),
+        )
+    ]
+
+
+async def _memory(environment: dict[str, str]) -> Row:
+    """Of so many browsers with a page each."""
+    async with async_playwright() as playwright:
+        with grid_of(environment={**environment, "ISOLATION": "browser", "WARM_BROWSERS": "0"}) as grid:
+            browsers = [await playwright.chromium.connect(grid.endpoint) for _ in range(TOGETHER)]
+            for browser in browsers:
+                await _load(browser)
+            (worker,) = grid.ask("status")["workers"]
+            await eventually_async(
+                lambda: len(psutil.Process(worker["nodePid"]).children()) == TOGETHER, "no other one"
+            )
+            mine = _pss_mib(worker["nodePid"])
+            for browser in browsers:
+                await browser.close()
+        with contextlib.ExitStack() as stack:
+            servers = [stack.enter_context(DirectServer()) for _ in range(TOGETHER)]
+            browsers = [await playwright.chromium.connect(server.endpoint) for server in servers]
+            for browser in browsers:
+                await _load(browser)
+            theirs = sum(_pss_mib(server.process.pid) for server in servers)
+            for browser in browsers:
+                await browser.close()
+    return Row(
+        f"{TOGETHER} browsers of one session each, with a page, with Node, PSS",
+        f"{mine:.0f} MiB",
+        f"{theirs:.0f} MiB {TOGETHER} launchServer()s",
+        f"{mine / theirs:.3f} ×",
+        *at_most(mine / theirs, 0.65, " ×"),
+    )
+
+
+def _pss_mib(root: int) -> float:
+    """Of a process and all below it."""
+    process = psutil.Process(root)
+    total = 0
+    for each in [process, *process.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error, OSError):
+            total += memory_kib(each.pid)["pss"]
+    return total / 1024
+
+
+COMPARES = (
+    "First pages: connect, context, page, goto (a data URL) with Playwright's own client, one after the other with a "
+    "second between them; a grid whose pool has isolation=context, the same with ?isolation=browser, and one whose "
+    f"pool has isolation=browser and {WARM} warm. Rates: whole sessions against launch() and close() for each in the "
+    "client's process. Memory: what a worker's Node and its browsers have, against launchServer() once for each."
+)

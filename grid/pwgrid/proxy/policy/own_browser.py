@@ -1,0 +1,97 @@
+"""Decides what a client shares with others: whether it gets a browser of its own, and which pool can give it what it
+asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from websockets.datastructures import Headers
+
+from pwgrid.common.types import Isolation
+from pwgrid.proxy.policy.access import Identity
+from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.roster import PoolView
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBrowser:
+    """A browser for one session alone. `options` are the launch options in which it differs from its pool's, by
+    Playwright's names: without any a warm one will do. `network` is the pattern of hosts that it reaches by its client
+    (exposeNetwork); empty: none."""
+
+    options: Mapping[str, object] = field(default_factory=dict)
+    network: str = ""
+
+    def for_worker(self, until: float) -> dict[str, Any]:
+        """Returns what the worker gets. `until`: until when it may serve the client (time.monotonic())."""
+        return {"options": dict(self.options), "network": self.network, "until": until}
+
+
+def asked_isolation(text: str) -> Isolation | None:
+    """Returns what `?isolation=` or the header says; None where neither says anything. Raises Refusal."""
+    named = text.lower()
+    found = next((each for each in Isolation if each == named), None)
+    if found is None and named:
+        raise Refusal(400, f"isolation: there is no {text[:40]!r}: use one of {', '.join(Isolation)}, or leave it out")
+    return found
+
+
+def pool_with(
+    pools: Mapping[str, PoolView], chosen: str, asked: Isolation | None, identity: Identity, *, is_named: bool
+) -> str:
+    """Returns the pool for a client that asks for this isolation: `chosen`, which it would get otherwise, or one of the
+    same browser type if only that has isolation `process`. Raises Refusal if `chosen` cannot give it, and is the one
+    that the client names, or there is no other."""
+    if asked is Isolation.PROCESS and not is_named:
+        offered = pools[chosen]
+        fit = [name for name, each in pools.items() if _is_process_of(each, offered.browser_type)]
+        if fit := [name for name in fit if identity.may_use(name)] or fit:
+            return chosen if chosen in fit else fit[0]
+    check(pools[chosen], asked)
+    return chosen
+
+
+def check(pool: PoolView, asked: Isolation | None) -> None:
+    """Raises Refusal where this pool cannot give what is asked for."""
+    if asked is Isolation.PROCESS and pool.isolation != Isolation.PROCESS:
+        raise Refusal(
+            400,
+            f"pool {pool.name} gives no session a process of its own: ask for isolation browser, or have the grid's "
+            f'operator make a pool of {pool.browser_type} with isolation = "process" in [[pools]]',
+        )
+    if asked is Isolation.CONTEXT and pool.isolation != Isolation.CONTEXT:
+        raise Refusal(
+            400,
+            f"pool {pool.name} has no shared browsers (its isolation is {pool.isolation}): leave the isolation out, or "
+            "ask for another pool (?pool=)",
+        )
+
+
+def own_browser(
+    pool: PoolView, asked: Isolation | None, options: Mapping[str, object], network: str
+) -> OwnBrowser | None:
+    """Returns the browser that the client gets for itself; None if it gets the one of its worker. That one is its own,
+    too, in a pool of isolation `process`, and launched as the pool's are."""
+    by_itself = bool(options or network)
+    is_wanted = pool.isolation == Isolation.BROWSER or (
+        asked is Isolation.BROWSER and pool.isolation != Isolation.PROCESS
+    )
+    return OwnBrowser(options, network) if by_itself or is_wanted else None
+
+
+def isolation_of(pool: PoolView, own: OwnBrowser | None) -> Isolation:
+    """Returns what the session's record says."""
+    if pool.isolation == Isolation.PROCESS:
+        return Isolation.PROCESS
+    return Isolation.CONTEXT if own is None else Isolation.BROWSER
+
+
+def asked_network(headers: Headers) -> str:
+    """Returns the client's exposeNetwork, which Playwright sends in a header of its own, empty for none."""
+    return next(filter(None, (each.strip() for each in headers.get_all("x-playwright-proxy"))), "")
+
+
+def _is_process_of(pool: PoolView, browser_type: str) -> bool:
+    return pool.browser_type == browser_type and pool.isolation == Isolation.PROCESS

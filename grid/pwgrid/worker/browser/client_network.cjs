@@ -1,0 +1,49 @@
+// The network of a client (its option `exposeNetwork`) in its own browser: a SOCKS proxy for that browser's contexts. What fits the
+// client's pattern goes through its connection and comes out at its end, all else goes on from here.
+'use strict';
+
+const fs = require('node:fs');
+const path = require('node:path');
+
+class ClientNetwork {
+  // `pattern`: which hosts, as Playwright's clients say it. `ports`: of class LoopbackPorts.
+  constructor(SocksProxy, pattern, unit, ports) {
+    this.socksProxy = new SocksProxy();
+    this.socksProxy.setPattern(pattern);
+    this.settings = null; // the proxy as Playwright has it, once it listens
+    const { _server: server } = this.socksProxy;
+    server.listen = (_port, _host, done) => ports.listen(server, unit, done, { isForNode: true }); // for requests of Playwright's own
+    this.listening = this.socksProxy.listen(0).then(port => {
+      this.settings = { server: `socks5://${ports.addresses.get(port)}:${port}` };
+    });
+  }
+
+  close() {
+    this.listening.then(() => this.socksProxy.close()).catch(console.error);
+  }
+}
+
+// Lets Playwright's server find the network of the client whose connection it makes; `networkOf()` returns it, if it has one. Returns the
+// class of such proxies.
+function connectNetworks(playwrightCore, networkOf) {
+  const { PlaywrightServer, SocksProxy } = internalsOf(path.join(playwrightCore, 'lib'));
+  const { prototype } = PlaywrightServer;
+  const { _initPreLaunchedBrowserMode: init } = prototype;
+  prototype._initPreLaunchedBrowserMode = async function(...args) {
+    return { ...await init.apply(this, args), socksProxy: networkOf()?.socksProxy };
+  };
+  return SocksProxy;
+}
+
+// Until some version these were in files of their own.
+function internalsOf(lib) {
+  if (fs.existsSync(path.join(lib, 'coreBundle.js'))) {
+    const { remote: { PlaywrightServer }, utils: { SocksProxy } } = require(path.join(lib, 'coreBundle'));
+    return { PlaywrightServer, SocksProxy };
+  }
+  const { PlaywrightServer } = require(path.join(lib, 'remote', 'playwrightServer'));
+  const { SocksProxy } = require(path.join(lib, 'server', 'utils', 'socksProxy'));
+  return { PlaywrightServer, SocksProxy };
+}
+
+module.exports = { ClientNetwork, connectNetworks };

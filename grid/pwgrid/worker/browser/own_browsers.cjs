@@ -1,0 +1,194 @@
+// The source of browsers that one session has alone: hands out a warm one if there is one, launches others, and keeps as many warm as are
+// wanted. Only a few start at once: a start takes a core for a tenth of a second.
+'use strict';
+
+const MOST_STARTING = 2;
+const TRIES = 3; // starts in a row that may fail; then no browser can be made any more
+const RETRY_MS = 1_000; // after a start that has failed
+const WARM_FOR_MS = 600_000; // where none is always warm: for so long after the last was asked for
+
+class OwnBrowsers {
+  // `launch(options)` returns the promise of a unit, for what a client wants to be otherwise, {} for nothing. `warmUp(unit)` tries its
+  // browser. `warm`: how many are always warm, `most`: how many may be in use. `onCannotLaunch(error)` is called when TRIES starts in
+  // a row have failed and none is in use.
+  constructor({ launch, warmUp, warm, most, onCannotLaunch }) {
+    Object.assign(this, { launch, warmUp, most, onCannotLaunch });
+    this.wanted = warm; // how many are to be warm now
+    this.isAlwaysWarm = warm > 0;
+    this.warm = []; // units
+    this.coming = 0; // starts under way of units that are like all others
+    this.expecting = []; // { resolve, reject } of sessions that get the next of these
+    this.acquiring = new Set(); // ids of sessions that wait for a unit
+    this.acquired = new Map(); // session id -> unit whose client has not come yet
+    this.inUse = new Set(); // units, with those of `acquired`
+    this.places = most; // that are free
+    this.waiting = []; // resolve functions of those who wait for a place
+    this.starting = 0;
+    this.queued = []; // resolve functions of starts that wait for their turn
+    this.failures = 0; // in a row
+    this.cooling = null; // timer
+    this.isClosed = false;
+  }
+
+  // Gets a unit for this session. Fails with the error of its launch.
+  async acquire(sessionId, options) {
+    this.asked();
+    this.acquiring.add(sessionId);
+    if (this.places > 0)
+      this.places--;
+    else
+      await new Promise(resolve => this.waiting.push(resolve));
+    try {
+      const unit = await this.unitFor(options);
+      this.inUse.add(unit);
+      if (this.acquiring.has(sessionId))
+        this.acquired.set(sessionId, unit);
+      else
+        this.release(unit);
+    } catch (error) {
+      this.freePlace();
+      throw error;
+    } finally {
+      this.acquiring.delete(sessionId);
+      this.fill();
+    }
+  }
+
+  unitFor(options) {
+    if (Object.keys(options).length)
+      return this.start(() => this.launch(options));
+    return this.warm.pop() ?? new Promise((resolve, reject) => {
+      this.expecting.push({ resolve, reject });
+      this.fill();
+    });
+  }
+
+  // Returns the unit that was acquired for this session; undefined if there is none, or its browser has ended.
+  take(sessionId) {
+    const unit = this.acquired.get(sessionId);
+    this.acquired.delete(sessionId);
+    return unit;
+  }
+
+  // Ends what was or is being acquired for this session, unless its client has come.
+  giveBack(sessionId) {
+    this.acquiring.delete(sessionId);
+    this.release(this.take(sessionId));
+  }
+
+  // The same for all sessions.
+  giveBackAll() {
+    for (const sessionId of [...this.acquiring, ...this.acquired.keys()])
+      this.giveBack(sessionId);
+  }
+
+  // Takes one that was launched and tried elsewhere.
+  add(unit) {
+    this.warm.push(unit);
+    this.fill();
+  }
+
+  // Ends the unit of a session that is over. Idempotent.
+  release(unit) {
+    if (!unit || !this.inUse.delete(unit))
+      return;
+    this.freePlace();
+    unit.end();
+  }
+
+  // Called when the browser of a unit has ended.
+  ended(unit) {
+    for (const [sessionId, each] of this.acquired) {
+      if (each === unit)
+        this.acquired.delete(sessionId);
+    }
+    if (this.inUse.delete(unit))
+      this.freePlace();
+    this.warm = this.warm.filter(each => each !== unit);
+    this.fill();
+  }
+
+  freePlace() {
+    const next = this.waiting.shift();
+    if (next)
+      next();
+    else
+      this.places++;
+  }
+
+  // Keeps none warm from now on: no new client comes.
+  close() {
+    this.isClosed = true;
+    this.cool();
+  }
+
+  all() {
+    return [...this.warm, ...this.inUse];
+  }
+
+  asked() {
+    if (this.isAlwaysWarm || this.isClosed)
+      return;
+    this.wanted = 1;
+    clearTimeout(this.cooling);
+    this.cooling = setTimeout(() => this.cool(), WARM_FOR_MS).unref();
+  }
+
+  cool() {
+    clearTimeout(this.cooling);
+    this.wanted = 0;
+    for (const unit of this.warm.splice(0))
+      unit.end();
+  }
+
+  // Starts as many as sessions expect and as are to be warm.
+  fill() {
+    while (this.warm.length + this.coming < this.wanted + this.expecting.length) {
+      this.coming++;
+      this.start(() => this.launchOne()).then(() => { this.coming--; }, error => this.failed(error));
+    }
+  }
+
+  async launchOne() {
+    const unit = await this.launch({});
+    if (!this.expecting.length)
+      await this.warmUp(unit);
+    this.failures = 0;
+    const next = this.expecting.shift();
+    if (next)
+      next.resolve(unit);
+    else if (this.warm.length < this.wanted)
+      this.warm.push(unit);
+    else
+      unit.end();
+  }
+
+  failed(error) {
+    this.coming--;
+    this.failures++;
+    this.expecting.shift()?.reject(error);
+    if (this.failures >= TRIES && !this.inUse.size)
+      this.onCannotLaunch(error);
+    else
+      setTimeout(() => this.fill(), RETRY_MS).unref();
+  }
+
+  // Calls `launch` when it is its turn.
+  async start(launch) {
+    if (this.starting < MOST_STARTING)
+      this.starting++;
+    else
+      await new Promise(resolve => this.queued.push(resolve));
+    try {
+      return await launch();
+    } finally {
+      const next = this.queued.shift();
+      if (next)
+        next();
+      else
+        this.starting--;
+    }
+  }
+}
+
+module.exports = { OwnBrowsers };

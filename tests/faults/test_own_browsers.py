@@ -1,0 +1,93 @@
+"""The kill table for sessions with browsers of their own: real sessions that go on, real signals, exact counters.
+
+Each test strikes one grid several times: what it loses by the first it would lose by all.
+"""
+
+import asyncio
+import os
+import signal
+
+import psutil
+from playwright.async_api import Playwright
+
+from tests.support.grid import Grid, eventually_async
+from tests.support.kill_table_row import all_serve, busiest, failures, is_gone, row, workers
+
+OWN = {"ISOLATION": "browser", "WARM_BROWSERS": "1", "MAX_CONCURRENT_SESSIONS": "4"}
+LOST = {**OWN, "WORKER_LOST_THRESHOLD": "5"}
+
+
+def browsers(node: int) -> list[psutil.Process]:
+    """Those of a browser server, the oldest first."""
+    return sorted(psutil.Process(node).children(), key=lambda each: each.create_time())
+
+
+def pids(grid: Grid) -> dict[str, int]:
+    return {worker["id"]: worker["pid"] for worker in grid.status()["workers"]}
+
+
+async def test_a_killed_proxy_master_and_redis_lose_none(playwright: Playwright) -> None:
+    environment = {**OWN, "HEARTBEAT_INTERVAL": "1"}
+    async with row(playwright, environment=environment, repaired=True) as (grid, load):
+        before = pids(grid)
+        os.kill(grid.status()["proxy"]["pid"], signal.SIGKILL)
+        await load.goes_on()
+        # Those in the proxy's own hands at that instant may see a reset: there are two that come.
+        assert len(load.refused) <= 2, load.refused
+        load.refused.clear()
+
+        await asyncio.to_thread(grid.kill_master)
+        await load.goes_on()
+        await asyncio.to_thread(grid.start_again)
+        await load.goes_on()
+        assert pids(grid) == before
+
+        redis = grid.status()["redis"]["pid"]
+        os.kill(redis, signal.SIGKILL)
+        await load.goes_on()
+        await eventually_async(lambda: grid.status()["redis"]["pid"] not in (None, redis), "another Redis runs")
+        await eventually_async(lambda: grid.active() >= len(load.clicks), "the counters are true again")
+        assert (load.lost, load.refused) == ({}, [])
+
+
+async def test_a_worker_that_is_killed_and_one_that_is_frozen_lose_none(playwright: Playwright) -> None:
+    async with row(playwright, environment=LOST) as (grid, load):
+        victims = []
+        for signum in (signal.SIGKILL, signal.SIGSTOP):
+            victims.append(victim := next(each for each in grid.status()["workers"] if each["status"] == "available"))
+            async with load.at_the_door:  # who waits for its browser there comes elsewhere, after a while
+                os.kill(victim["pid"], signum)
+                await is_gone(victim["pid"])
+            await all_serve(grid)
+            await load.goes_on()
+            assert (load.lost, load.refused) == ({}, [])
+        await load.ends()
+        ids = {victim["id"] for victim in victims}
+        await eventually_async(lambda: not ids & workers(grid).keys(), "the old workers are gone")
+        assert failures(grid) == {}
+
+
+async def test_a_browser_costs_its_own_session_and_a_browser_server_its_own(playwright: Playwright) -> None:
+    async with row(playwright, environment=LOST) as (grid, load):
+        before = pids(grid)
+        for lost, signum in enumerate((signal.SIGKILL, signal.SIGSTOP), 1):
+            async with load.at_the_door:
+                victim = busiest(grid)
+                browser = browsers(victim["nodePid"])[0]  # those that are warm are younger
+                os.kill(browser.pid, signum)
+            await is_gone(browser.pid)
+            await eventually_async(lambda lost=lost: len(load.lost) == lost, "its session has ended")
+            await load.goes_on()
+            assert load.refused == []
+            assert pids(grid) == before
+        assert failures(grid) == {"browser crashed": 1, "browser hung": 1}
+
+        async with load.at_the_door:
+            victim = busiest(grid)
+            os.kill(victim["nodePid"], signal.SIGKILL)
+            await is_gone(victim["nodePid"])
+        await all_serve(grid)
+        await load.goes_on()
+        assert load.refused == []
+        await load.ends()
+        assert failures(grid).keys() == {"browser crashed", "browser hung", "browser server lost"}

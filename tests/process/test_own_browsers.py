@@ -1,0 +1,164 @@
+"""Sessions with browsers of their own, in one browser server: real Chromium."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from pwgrid.common.launch_failure import BrowserLaunchError
+from pwgrid.common.reasons import EndReason, Reason
+from pwgrid.common.types import Isolation
+from pwgrid.worker.holders import End, OwnBrowser
+from tests.hostile.calls import browser_pid, browser_session, evaluate, goto, targets
+from tests.support.grid import eventually_async
+from tests.support.protocol_client import Refusal, protocol_client
+from tests.support.stand_in_proxy import BOUND_S, Watched, browser_server
+
+SLOTS = 4
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def watched() -> AsyncIterator[Watched]:
+    """A browser server with a shared browser."""
+    async with browser_server(max_concurrent_sessions=SLOTS) as watched:
+        watched.own = own()
+        yield watched
+
+
+def own(network: str = "", **options: object) -> OwnBrowser:
+    return OwnBrowser(time.monotonic() + BOUND_S, options, network)
+
+
+def browsers(watched: Watched) -> set[int]:
+    """The pids of the browsers, the shared one too. Their helpers are below them."""
+    found = set()
+    for each in psutil.Process(watched.server.pid).children():
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            if "--remote-debugging-pipe" in each.cmdline():
+                found.add(each.pid)
+    return found
+
+
+async def test_each_session_has_a_browser_that_no_other_one_sees(watched: Watched) -> None:
+    async with protocol_client(watched.endpoint) as one, protocol_client(watched.endpoint) as other:
+        pids = {await browser_pid(each) for each in (one, other)}
+        assert len(pids) == 2
+        assert pids <= browsers(watched)
+        await goto(one, await one.new_page(), "data:text/html,<title>of one</title>")
+        for client, expected in ((one, True), (other, False)):
+            found = await targets(client, await browser_session(client))
+            assert any("of one" in each["url"] for each in found) is expected
+
+
+async def test_nothing_of_a_browser_is_left_when_its_session_is_over(watched: Watched) -> None:
+    directory = watched.directory
+    async with protocol_client(watched.endpoint) as client:
+        pid = await browser_pid(client)
+        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        profile = next(each for each in psutil.Process(pid).cmdline() if each.startswith("--user-data-dir="))
+        path = Path(profile.partition("=")[2])
+        temporary = Path(psutil.Process(pid).environ()["TMPDIR"])
+        assert temporary.is_relative_to(directory / "own")
+        assert path.exists()
+    await eventually_async(
+        lambda: not any(each.is_running() for each in family) and not path.exists() and not temporary.exists(),
+        "its processes, its profile and its files are gone",
+    )
+    assert not list(directory.glob(f"own-{temporary.name}.s"))
+
+
+async def test_a_browser_that_is_killed_ends_its_own_session_alone(watched: Watched) -> None:
+    async with protocol_client(watched.endpoint) as neighbour, protocol_client(watched.endpoint) as client:
+        await neighbour.new_page()
+        os.kill(await browser_pid(client), signal.SIGKILL)
+        async with asyncio.timeout(BOUND_S):
+            assert "browser crashed" in await client.ended or await client.ended
+        assert await evaluate(neighbour, neighbour.one("Page"), "6 * 7") == {"n": 42}
+        ends = []
+        while End("browser", Reason(EndReason.BROWSER_CRASHED)) not in ends:
+            ends.append((await watched.next_closed()).end)
+    assert not watched.gone.done()
+
+
+async def test_a_browser_that_is_frozen_ends_its_own_session_alone() -> None:
+    async with browser_server(worker_lost_threshold=3.0) as watched:
+        watched.own = own()
+        async with protocol_client(watched.endpoint) as neighbour, protocol_client(watched.endpoint) as client:
+            await neighbour.new_page()
+            os.kill(await browser_pid(client), signal.SIGSTOP)
+            closed = await watched.next_closed()
+            assert closed.end == End("grid", Reason(EndReason.BROWSER_HUNG))
+            assert await evaluate(neighbour, neighbour.one("Page"), "6 * 7") == {"n": 42}
+        assert not watched.gone.done()
+
+
+async def test_a_client_may_end_its_own_browser(watched: Watched) -> None:
+    async with protocol_client(watched.endpoint) as client:
+        session = await browser_session(client)
+        await client.post(session, "send", method="Browser.close", params={})
+        async with asyncio.timeout(BOUND_S):
+            await client.ended
+    assert not watched.gone.done()
+
+
+async def test_options_of_the_client_are_those_of_its_browser(watched: Watched) -> None:
+    watched.own = own(args=["--lang=de-AT", "--user-agent=of the client"])
+    try:
+        async with protocol_client(watched.endpoint) as client:
+            page = await client.new_page()
+            assert await evaluate(client, page, "navigator.userAgent") == {"s": "of the client"}
+    finally:
+        watched.own = own()
+
+
+async def test_a_browser_that_does_not_start_is_told_and_leaves_nothing(watched: Watched) -> None:
+    before = browsers(watched)
+    with pytest.raises(BrowserLaunchError):
+        await watched.server.acquire("f" * 16, {"executablePath": "/nonexistent"}, time.monotonic() + BOUND_S)
+    assert browsers(watched) <= before
+    await eventually_async(
+        lambda: len(list((watched.directory / "own").iterdir())) == len(browsers(watched)) - 1, "no directory is left"
+    )
+
+
+async def test_what_is_acquired_and_given_back_is_gone(watched: Watched) -> None:
+    before = browsers(watched)
+    await watched.server.acquire("e" * 16, {"args": ["--lang=fr"]}, time.monotonic() + BOUND_S)
+    (pid,) = {each for each in browsers(watched) - before if "--lang=fr" in psutil.Process(each).cmdline()}
+    watched.server.give_back("e" * 16)
+    await eventually_async(lambda: not psutil.pid_exists(pid), "its browser is gone")
+
+
+async def test_a_page_reads_no_file_of_another_browser(watched: Watched) -> None:
+    async with protocol_client(watched.endpoint) as one, protocol_client(watched.endpoint) as other:
+        pid = await browser_pid(one)
+        temporary = psutil.Process(pid).environ()["TMPDIR"]
+        Path(temporary, "secret.html").write_text("<title>secret</title>")
+        page = await one.new_page()
+        await goto(one, page, f"file://{temporary}/secret.html")
+        with pytest.raises(Refusal):
+            await goto(other, await other.new_page(), f"file://{temporary}/secret.html")
+
+
+async def test_without_a_shared_browser_every_session_has_its_own() -> None:
+    async with browser_server(isolation=Isolation.BROWSER, warm_browsers=2) as watched:
+        await eventually_async(lambda: len(browsers(watched)) == 2, "two are warm")
+        watched.own = own()
+        async with protocol_client(watched.endpoint) as client:
+            page = await client.new_page()
+            assert await evaluate(client, page, "6 * 7") == {"n": 42}
+            await eventually_async(lambda: len(browsers(watched)) == 3, "two are warm again")
+        await eventually_async(lambda: len(browsers(watched)) == 2, "that of the client is gone")
+        assert (await watched.server.canary(BOUND_S)).ok
+        watched.server.keep_none_warm()
+        await eventually_async(lambda: not browsers(watched), "none is warm")
+        assert not watched.gone.done()
