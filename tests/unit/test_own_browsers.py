@@ -16,15 +16,18 @@ HEAD = """
     let started = 0; // launches that have begun
     const launches = []; // { options, done(), fail() } of those under way
     const ended = [], tried = [], told = [];
+    let firstTried;
+    const isTried = new Promise(resolve => { firstTried = resolve; });
     const sourceOf = ({ warm, most }) => new OwnBrowsers({
         launch: options => new Promise((resolve, reject) => {
             const unit = { number: ++started, hasEnded: false, end: () => { ended.push(unit.number); } };
             launches.push({ options, done: () => resolve(unit), fail: () => reject(new Error('no browser')) });
         }),
-        warmUp: async unit => { tried.push(unit.number); },
+        warmUp: async unit => { tried.push(unit.number); firstTried(); },
+        quietMs: 1, refillMs: 0,
         warm, most, onCannotLaunch: error => told.push(error.message),
     });
-    const settled = () => new Promise(resolve => setImmediate(resolve));
+    const settled = () => new Promise(resolve => setTimeout(resolve, 3)); // longer than any timer of the source
     const launchAll = async () => {
         while (launches.length) {
             launches.shift().done();
@@ -50,6 +53,7 @@ def test_a_warm_one_is_handed_out_and_another_one_takes_its_place() -> None:
         await launchAll();
         const warm = source.warm.map(each => each.number);
         const { number } = await source.acquire('a', {}).then(() => source.take('a'));
+        await settled();
         await launchAll();
         return [warm, number, source.warm.map(each => each.number)];
     """)
@@ -68,6 +72,9 @@ def test_only_a_few_start_at_once_and_who_waits_gets_the_first_that_is_ready() -
         await settled();
         const begun = started;
         await launchAll();
+        const waits = setInterval(() => {}, 1000);
+        await isTried;
+        clearInterval(waits);
         return [begun, served, tried];
     """)
     assert begun == 2
@@ -121,7 +128,7 @@ def test_what_nobody_comes_for_is_ended_also_while_it_is_being_launched() -> Non
         source.giveBackAll();
         return [ended, source.places];
     """)
-    assert sorted(ends) == [1, 3]  # the second one is warm
+    assert sorted(ends) == [1, 2]
     assert places == 5
 
 

@@ -347,7 +347,7 @@ async function tryBrowser(unit, timeoutMs) {
 async function canary(id, timeoutMs) {
   const started = performance.now();
   const unit = shared ?? own.warm[0];
-  const opened = unit?.signs.opened;
+  const opened = unit?.signs?.opened;
   let error = null;
   try {
     if (unit) // else all are in use, and each start shows whether browsers start

@@ -5,17 +5,22 @@
 const MOST_STARTING = 2;
 const TRIES = 3; // starts in a row that may fail; then no browser can be made any more
 const RETRY_MS = 1_000; // after a start that has failed
+const REFILL_MS = 250; // after a warm one was taken; its session shall have the processors for its first page
+const QUIET_MS = 300; // without a session that asks for one; then those that are warm open their first page
 const WARM_FOR_MS = 600_000; // where none is always warm: for so long after the last was asked for
 
 class OwnBrowsers {
-  // `launch(options)` returns the promise of a unit, for what a client wants to be otherwise, {} for nothing. `warmUp(unit)` tries its
-  // browser. `warm`: how many are always warm, `most`: how many may be in use. `onCannotLaunch(error)` is called when TRIES starts in
+  // `launch(options)` returns the promise of a unit, for what a client wants to be otherwise, {} for nothing. `warmUp(unit)` opens its
+  // first page, which takes as much of a core as its start: so not while sessions come one after the other. `warm`: how many are always warm, `most`: how many may be in use. `onCannotLaunch(error)` is called when TRIES starts in
   // a row have failed and none is in use.
-  constructor({ launch, warmUp, warm, most, onCannotLaunch }) {
-    Object.assign(this, { launch, warmUp, most, onCannotLaunch });
+  constructor({ launch, warmUp, warm, most, onCannotLaunch, quietMs = QUIET_MS, refillMs = REFILL_MS }) {
+    Object.assign(this, { launch, warmUp, most, onCannotLaunch, quietMs, refillMs });
     this.wanted = warm; // how many are to be warm now
     this.isAlwaysWarm = warm > 0;
     this.warm = []; // units
+    this.untried = new Set(); // those of them that have not opened a page
+    this.quiet = null; // timer
+    this.refill = null; // timer
     this.coming = 0; // starts under way of units that are like all others
     this.expecting = []; // { resolve, reject } of sessions that get the next of these
     this.acquiring = new Set(); // ids of sessions that wait for a unit
@@ -33,6 +38,7 @@ class OwnBrowsers {
   // Gets a unit for this session. Fails with the error of its launch.
   async acquire(sessionId, options) {
     this.asked();
+    clearTimeout(this.quiet);
     this.acquiring.add(sessionId);
     if (this.places > 0)
       this.places--;
@@ -50,7 +56,8 @@ class OwnBrowsers {
       throw error;
     } finally {
       this.acquiring.delete(sessionId);
-      this.fill();
+      this.refill ??= setTimeout(() => this.fill(), this.refillMs).unref();
+      this.warmUpLater();
     }
   }
 
@@ -59,7 +66,7 @@ class OwnBrowsers {
       return this.start(() => this.launch(options));
     return this.warm.pop() ?? new Promise((resolve, reject) => {
       this.expecting.push({ resolve, reject });
-      this.fill();
+      this.startUpTo(this.expecting.length);
     });
   }
 
@@ -143,7 +150,13 @@ class OwnBrowsers {
 
   // Starts as many as sessions expect and as are to be warm.
   fill() {
-    while (this.warm.length + this.coming < this.wanted + this.expecting.length) {
+    clearTimeout(this.refill);
+    this.refill = null;
+    this.startUpTo(this.wanted + this.expecting.length);
+  }
+
+  startUpTo(number) {
+    while (this.warm.length + this.coming < number) {
       this.coming++;
       this.start(() => this.launchOne()).then(() => { this.coming--; }, error => this.failed(error));
     }
@@ -151,16 +164,39 @@ class OwnBrowsers {
 
   async launchOne() {
     const unit = await this.launch({});
-    if (!this.expecting.length)
-      await this.warmUp(unit);
     this.failures = 0;
     const next = this.expecting.shift();
     if (next)
       next.resolve(unit);
     else if (this.warm.length < this.wanted)
-      this.warm.push(unit);
+      this.keepWarm(unit);
     else
       unit.end();
+  }
+
+  keepWarm(unit) {
+    this.warm.push(unit);
+    this.untried.add(unit);
+    this.warmUpLater();
+  }
+
+  warmUpLater() {
+    clearTimeout(this.quiet);
+    this.quiet = setTimeout(() => this.warmUpNext(), this.quietMs).unref();
+  }
+
+  async warmUpNext() {
+    const unit = this.warm.find(each => this.untried.has(each));
+    if (!unit)
+      return;
+    this.untried.delete(unit);
+    await this.warmUp(unit).catch(error => {
+      if (this.warm.includes(unit)) { // else its client sees that for itself
+        console.error(error);
+        unit.end();
+      }
+    });
+    this.warmUpLater();
   }
 
   failed(error) {
