@@ -2,7 +2,7 @@
 // wanted. Only a few start at once: a start takes a core for a tenth of a second.
 'use strict';
 
-const MOST_STARTING = 2;
+const MOST_STARTING = 4;
 const TRIES = 3; // starts in a row that may fail; then no browser can be made any more
 const RETRY_MS = 1_000; // after a start that has failed
 const REFILL_MS = 250; // after a warm one was taken; its session shall have the processors for its first page
