@@ -114,7 +114,9 @@ def private_directory() -> Iterator[Path]:
     try:
         yield directory
         assert processes_of(directory) == []
-        assert {path.name for path in directory.iterdir()} <= {"browser.sock", "node", "own", "sessions", "tmp"}
+        # The worker removes all of it; a browser that was just being started for nobody yet may have left its socket.
+        left = {path.name for path in directory.iterdir() if not path.match("own-*.s")}
+        assert left <= {"browser.sock", "node", "own", "sessions", "tmp"}
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
