@@ -153,6 +153,7 @@ class Sessions:
         if session.own is None and self._boot.pool.isolation is Isolation.BROWSER:
             session.own = client.own_browser()
         if (own := session.own) is None:
+            self._on_offered()
             self._hand_over(client)
             return
         if time.monotonic() >= client.deadline:  # it has waited for its lease's last client: another worker may have it
@@ -169,26 +170,26 @@ class Sessions:
         may still take the client."""
         assert self.server is not None
         session_id = client.session.id
+        refused, detail = None, ""
         try:
             await self.server.acquire(session_id, own.options, own.until)
         except asyncio.CancelledError:
             self.server.give_back(session_id)
-            self._take_back(session_id)
-            client.answer(OfferRefusal.DRAINING)
-            return
+            refused = OfferRefusal.DRAINING
         except BrowserServerGone:
-            self._take_back(session_id)
-            client.answer(OfferRefusal.GONE)
-            return
+            refused = OfferRefusal.GONE
         except BrowserLaunchError as error:
             log.warning("own_browser_failed", session=session_id, error=error.reason)
-            self._take_back(session_id)
-            client.answer(OfferRefusal.NOT_LAUNCHED, detail=error.reason)
-            return
+            refused, detail = OfferRefusal.NOT_LAUNCHED, error.reason
         finally:
             del self._acquiring[session_id]
+        end = self._to_end.pop(session_id, None)
+        if refused is not None:
+            self._take_back(session_id)
+            client.answer(refused, detail=detail)
+            return
         self._hand_over(replace(client, deadline=own.until))
-        if (end := self._to_end.pop(session_id, None)) is not None:
+        if end is not None:
             self.server.close_session(session_id, *end)
 
     def _hand_over(self, client: OfferedClient) -> None:
@@ -198,8 +199,6 @@ class Sessions:
             # Marks that this worker is about to pass the client on (pwgrid/proxy/connect/handoff_link.py).
             client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 1)
         handed_over = self.server.hand_over(client)
-        if client.session.own is None:
-            self._on_offered()
 
         def settled(future: asyncio.Future[None]) -> None:
             if future.cancelled() or future.exception() is not None:

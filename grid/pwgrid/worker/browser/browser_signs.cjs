@@ -20,7 +20,7 @@ class BrowserSigns {
     this.opened = 0; // pages that clients have got
     this.cut = null; // { kind, afterMs }: which calls end their session, once the browser is known to be sick
     this.last = performance.now();
-    this.silence = null; // { mostMs, onHung }: whether this asks the browser itself
+    this.silence = null; // { mostMs, silentMs, onHung }, once this asks the browser itself
     this.asked = null; // { ms }: for how long a question is unanswered
     this.ticks = setInterval(() => this.tick(), TICK_MS).unref();
     this.watchRenderers();

@@ -11,8 +11,9 @@ const WARM_FOR_MS = 600_000; // where none is always warm: for so long after the
 
 class OwnBrowsers {
   // `launch(options)` returns the promise of a unit, for what a client wants to be otherwise, {} for nothing. `warmUp(unit)` opens its
-  // first page, which takes as much of a core as its start: so not while sessions come one after the other. `warm`: how many are always warm, `most`: how many may be in use. `onCannotLaunch(error)` is called when TRIES starts in
-  // a row have failed and none is in use.
+  // first page, which takes as much of a core as its start: so not while sessions come one after the other. `warm`: how many are
+  // always warm, `most`: how many may be in use. `onCannotLaunch(error)` is called when TRIES starts in a row have failed and none
+  // is in use.
   constructor({ launch, warmUp, warm, most, onCannotLaunch, quietMs = QUIET_MS, refillMs = REFILL_MS }) {
     Object.assign(this, { launch, warmUp, most, onCannotLaunch, quietMs, refillMs });
     this.wanted = warm; // how many are to be warm now
@@ -127,10 +128,6 @@ class OwnBrowsers {
   close() {
     this.isClosed = true;
     this.cool();
-  }
-
-  all() {
-    return [...this.warm, ...this.inUse];
   }
 
   asked() {
