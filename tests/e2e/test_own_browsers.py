@@ -137,7 +137,7 @@ async def test_pages_reach_the_network_of_their_client_alone_and_no_port_is_left
             assert len(ports) == SESSIONS
             os.killpg(client.pid, signal.SIGKILL)  # it vanishes without a word
             await client.wait()
-        eventually(lambda: grid.active() == 0, "its sessions are over")
+            await asyncio.to_thread(eventually, lambda: grid.active() == 0, "its sessions are over")
         await eventually_async(
             lambda: not [each for each in node.net_connections("tcp") if each.status == psutil.CONN_LISTEN],
             "no port is left",

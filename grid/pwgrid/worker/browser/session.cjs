@@ -44,7 +44,10 @@ class Session {
     this.timeouts = new SessionTimeouts(this, this.server.options);
     const { emit } = ws;
     ws.emit = (event, data, ...rest) => event === 'message' && !this.takes(data) || emit.call(ws, event, data, ...rest);
-    ws.prependOnceListener('message', data => this.refuseDevTools(data));
+    ws.prependOnceListener('message', data => {
+      this.inOneWrite();
+      this.refuseDevTools(data);
+    });
     // Playwright closes a socket itself when the browser disconnects or the client breaks the protocol. Then the client
     // gets the grid's close frame, and no terminate() right after it, which would swallow it.
     const { close, terminate, send } = ws;
@@ -87,6 +90,12 @@ class Session {
     if (this.ws.bufferedAmount > this.server.options.maxBufferedBytes)
       this.end('grid', 'the client does not read');
     return !this.kind;
+  }
+
+  // Playwright answers the first message with eight at once. A write takes as long as making one of them.
+  inOneWrite() {
+    this.socket.cork();
+    setImmediate(() => this.socket.uncork());
   }
 
   // A client of the DevTools protocol is known by its first message, which has no guid. Only an answer in that protocol
