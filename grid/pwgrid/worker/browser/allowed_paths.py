@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import cache_from_source
 from pathlib import Path
 from secrets import token_hex
 from typing import Final
@@ -173,7 +174,7 @@ class Confinement:
             os.path.realpath(node),
             core,
             launcher.parent,
-            restricted_exec.__file__,
+            _PROGRAM,
             *ffmpeg,
             _PYTHON,
             *libraries,
@@ -273,9 +274,13 @@ class Confinement:
 _PYTHON: Final = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 """Not the virtual environment's: without site-packages it needs nothing of that."""
 
+_COMPILED: Final = cache_from_source(restricted_exec.__file__)
+_PROGRAM: Final = _COMPILED if os.path.exists(_COMPILED) else restricted_exec.__file__
+"""Compiled, where Python has written that when it imported it: else each browser's start compiles it, for 2 ms."""
+
 
 def _words(paths: Paths, may: Iterable[str]) -> list[str]:
     listed = {
         use: [str(each) for each in dict.fromkeys(those) if str(each).startswith("/")] for use, those in paths.items()
     }
-    return [_PYTHON, "-I", "-S", restricted_exec.__file__, *restricted_exec.words(listed, sorted(may))]
+    return [_PYTHON, "-I", "-S", _PROGRAM, *restricted_exec.words(listed, sorted(may))]
