@@ -240,6 +240,7 @@ class Worker:
         self._background_tasks.cancel_all_but("control link", "heartbeat")
         if self.admission.sessions.server is not None:
             await self.admission.sessions.server.stop(self._stop_s)  # which reports its last sessions
+        self.admission.sessions.end_displays()
         self._background_tasks.cancel_all_but("control link")
         await self.registry_sync.leave()
         await self.registry_sync.close()

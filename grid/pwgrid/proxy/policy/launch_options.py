@@ -173,11 +173,7 @@ def _is_of_no_use(name: str, value: object, pool: PoolView) -> bool:
 def _headless(value: Any, pool: PoolView, _rules: LaunchRules) -> bool | None:
     if not isinstance(value, bool):
         _refuse("headless", "it must be true or false")
-    if value == pool.options.get("headless", True):
-        return None
-    if not value:
-        _refuse("headless", f"browsers of pool {pool.name} have no display, and the grid offers none yet: leave it out")
-    return value
+    return None if value == pool.options.get("headless", True) else value
 
 
 def _args(value: Any, pool: PoolView, rules: LaunchRules) -> list[str] | None:

@@ -198,7 +198,7 @@ async function launch() {
   wrapListening();
   if (options.channel.startsWith('moz-firefox'))
     shimBidi(require(path.join(options.playwrightCore, 'lib', 'utilsBundle')));
-  confineProcesses(options, () => launching.getStore()?.directory);
+  confineProcesses(options, () => launching.getStore());
   const playwright = require(options.playwrightCore);
   const { version } = require(path.join(options.playwrightCore, 'package.json'));
   loopbackPorts = new LoopbackPorts((times, uid) => say({ say: 'refused', times, uid }));
@@ -225,14 +225,16 @@ async function launch() {
     own.add(unit);
 }
 
-// `wished`: what a client wants to be otherwise than in the pool, by Playwright's names.
-async function launchUnit(isShared, wished = {}) {
+// `wished`: what a client wants to be otherwise than in the pool, by Playwright's names; and `headed`, if it is to have a display: its
+// executablePath and channel, the words `before` its command that confine it, and what is different in its environment.
+async function launchUnit(isShared, { headed = null, ...wished } = {}) {
   const number = ++unitNumber;
   const unit = new Unit({
     isShared,
     socketPath: isShared ? options.socketPath : path.join(path.dirname(options.socketPath), `own-${number}.s`),
     directory: isShared ? null : path.join(options.ownDirectory, String(number)),
     signAfterMs: options.signAfterS * 1000, silentMs: options.silentS * 1000,
+    before: headed?.before,
     hooks: { onExit, onGoing: each => each.kill(), onSign, onHung, onDropped, onBroken, onError },
   });
   const { headless, args, chromiumSandbox, firefoxUserPrefs } = options; // Playwright ignores what is for another browser
@@ -240,8 +242,8 @@ async function launchUnit(isShared, wished = {}) {
   try {
     const launched = await launching.run(unit, () => clients.forNobody(() => browserType.launchServer({
       wsPath: unit.wsPath, headless, chromiumSandbox, timeout: options.launchTimeoutS * 1000,
-      proxy: options.proxy ?? undefined, executablePath: options.executablePath || undefined,
-      channel: options.channel || undefined, handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false,
+      proxy: options.proxy ?? undefined, env: headed ? { ...process.env, ...headed.environment } : undefined,
+      executablePath: (headed ?? options).executablePath || undefined, channel: (headed ?? options).channel || undefined, handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false,
       ...wished, args: [...args, ...wished.args ?? []], firefoxUserPrefs: { ...wished.firefoxUserPrefs, ...firefoxUserPrefs },
     })));
     units.set(launched.process(), unit);
