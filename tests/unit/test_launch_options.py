@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 from typing import Any
 
 import pytest
@@ -55,6 +56,14 @@ def test_what_differs_is_heeded_without_what_the_pool_has_anyway() -> None:
     assert outcome({**PLAYWRIGHT_TEST, **asked}) == LaunchOptions(
         {"args": ["--lang=de", "--mute-audio"], "proxy": without_bypass, "slowMo": 50}
     )
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [(1500, 1.5), (0, math.inf), (None, math.inf), ("1", math.inf)])
+def test_how_long_a_client_allows_for_a_launch_counts_where_one_is_launched_for_it(
+    timeout: object, seconds: float
+) -> None:
+    assert outcome({"timeout": timeout, "slowMo": 50}).timeout_s == seconds
+    assert outcome({"timeout": timeout}) == NOTHING
 
 
 def test_a_browser_with_or_without_a_display_may_be_had_from_any_pool() -> None:

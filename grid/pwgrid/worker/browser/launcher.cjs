@@ -94,6 +94,8 @@ function onMessage(message, socket) {
       return void acquire(message);
     case 'give_back':
       return own.giveBack(message.session);
+    case 'hold_warm':
+      return own.hold(message.isHeld);
     case 'no_more_clients':
       return own.close();
     case 'canary':
@@ -213,7 +215,8 @@ async function launch() {
     launch: wished => launchUnit(false, wished),
     warmUp: unit => tryBrowser(unit, options.launchTimeoutS * 1000),
     warm: options.warm, most: options.mostOwn,
-    onCannotLaunch: error => onBrowserGone('browser crashed', { kind: 'launch failed', detail: String(error.message) }),
+    // Where there is a shared browser, which is at work, who asks for one of its own hears why there is none.
+    onCannotLaunch: error => shared ? own.cool() : onBrowserGone('browser crashed', { kind: 'launch failed', detail: String(error.message) }),
   });
   const unit = await launchUnit(options.isolation !== 'browser');
   if (unit.isShared)

@@ -236,6 +236,10 @@ class BrowserServer:
         """Ends the browser that was acquired for this session, whose client does not come."""
         self._link.send({"do": "give_back", "session": session_id})
 
+    def hold_warm(self, is_held: bool) -> None:
+        """Has it start no browsers but those that sessions wait for, or as many as are to be warm again."""
+        self._link.send({"do": "hold_warm", "isHeld": is_held})
+
     def keep_none_warm(self) -> None:
         """Called when no new clients are admitted any more."""
         self._link.send({"do": "no_more_clients"})
