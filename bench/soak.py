@@ -20,13 +20,16 @@ from functools import partial
 from bench.harness import memory_kib, progress, side_by_side, table
 from bench.servers import driver, grid_of, settled
 from bench.soak_clients import RAW, REAL, Behaviour, Failed, World, works
-from tests.support.census import Census, at_rest, differences, once_equal, watched
+from tests.support.census import Census, at_rest, differences, once_equal, use_every_slot, watched
 from tests.support.grid import NEVER, Grid
 
 PING_TIMEOUT_S = 3.0
 SLOTS = 5
 RAW_LANES, REAL_LANES = 6, 2
 CELL = 70
+REST_S = 240.0
+NEAR_ITS_END = 6
+"""Where fewer sessions are left of a worker's lifetime than it has slots, so many times, it may have a spare."""
 
 
 @dataclass(slots=True)
@@ -66,6 +69,7 @@ def soak(minutes: float, seed: int, lifetime: str = NEVER, workers: int = 2, iso
         settled(grid)
         start, start_memory = at_rest(grid), memory(grid)
         _run_lanes(world, minutes, seed, tally)
+        _come_to_rest(grid, workers, lifetime)
         end, end_memory = once_equal(grid, start), memory(grid)
         ended = sessions_by_end(grid)
     leaks = differences(start, end)
@@ -110,6 +114,22 @@ def _run_lanes(world: World, minutes: float, seed: int, tally: EventCounts) -> N
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(left, 15))
             progress(f"  {left / 60:.1f} min left, {tally.done.total()} clients, {tally.failures.total()} failures")
+
+
+def _come_to_rest(grid: Grid, workers: int, lifetime: str) -> None:
+    """Returns once the pool has its workers again, without spares, none of them near its end, and each has opened what
+    it opens once. Spares stand by for a while after the last session, and for as long as a worker is nearly used up."""
+    deadline = time.monotonic() + REST_S
+    fresh = max(int(lifetime) // 2, int(lifetime) - NEAR_ITS_END * SLOTS)
+    while time.monotonic() < deadline:
+        found = grid.status()["workers"]
+        if any(worker["status"] == "available" and worker["lifetime"] >= fresh for worker in found):
+            use_every_slot(grid)
+        elif [worker["status"] for worker in found] == ["available"] * workers:
+            use_every_slot(grid)
+            return
+        time.sleep(1)
+    progress("  the pool does not come to rest")
 
 
 def memory(grid: Grid) -> Census:

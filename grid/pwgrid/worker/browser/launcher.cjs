@@ -360,6 +360,8 @@ async function canary(id, timeoutMs) {
   } catch (failure) {
     if (unit.isShared ? gone || unit.signs.opened === opened : !unit.hasEnded) // else it is only slow: a client has got a page meanwhile
       error = gone ? `${gone.reason.kind}: ${gone.reason.detail}` : String(failure.message);
+    if (error && !unit.isShared) // the next try is of another one: that may be all that is wrong
+      own.opensNoPage(unit, failure);
   }
   say({ say: 'canary', id, ok: error === null, error, ms: Math.round(performance.now() - started) });
 }

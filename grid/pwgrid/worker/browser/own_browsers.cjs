@@ -205,14 +205,19 @@ class OwnBrowsers {
       await this.warmUp(unit);
       this.failures.page = 0;
     } catch (error) {
-      if (this.warm.includes(unit)) { // else its client sees that for itself
-        console.error(error);
-        this.warm.splice(this.warm.indexOf(unit), 1);
-        this.failed('page', error);
-        unit.end();
-      }
+      this.opensNoPage(unit, error);
     }
     this.warmUpLater();
+  }
+
+  // Ends this warm one. If a session has got it meanwhile, its client sees for itself.
+  opensNoPage(unit, error) {
+    if (!this.warm.includes(unit))
+      return;
+    console.error(error);
+    this.warm.splice(this.warm.indexOf(unit), 1);
+    this.failed('page', error);
+    unit.end();
   }
 
   failed(what, error) {
