@@ -27,9 +27,9 @@ PING_TIMEOUT_S = 3.0
 SLOTS = 5
 RAW_LANES, REAL_LANES = 6, 2
 CELL = 70
-REST_S = 240.0
-NEAR_ITS_END = 6
-"""Where fewer sessions are left of a worker's lifetime than it has slots, so many times, it may have a spare."""
+REST_S = 300.0
+LOOKS, BETWEEN_S = 10, 1.0
+"""A pool is at rest if it looks so as often, so many seconds apart."""
 
 
 @dataclass(slots=True)
@@ -117,19 +117,24 @@ def _run_lanes(world: World, minutes: float, seed: int, tally: EventCounts) -> N
 
 
 def _come_to_rest(grid: Grid, workers: int, lifetime: str) -> None:
-    """Returns once the pool has its workers again, without spares, none of them near its end, and each has opened what
-    it opens once. Spares stand by for a while after the last session, and for as long as a worker is nearly used up."""
+    """Returns once the pool has its workers again, without spares, and each has opened what it opens once. A spare
+    stands by while a worker is nearly used up, so workers in the second half of their lifetimes are used up first; and
+    for half a minute after the last session."""
     deadline = time.monotonic() + REST_S
-    fresh = max(int(lifetime) // 2, int(lifetime) - NEAR_ITS_END * SLOTS)
     while time.monotonic() < deadline:
-        found = grid.status()["workers"]
-        if any(worker["status"] == "available" and worker["lifetime"] >= fresh for worker in found):
+        if any(worker["lifetime"] > int(lifetime) // 2 for worker in grid.status()["workers"]):
             use_every_slot(grid)
-        elif [worker["status"] for worker in found] == ["available"] * workers:
+        elif _is_at_rest(grid, workers):
             use_every_slot(grid)
-            return
-        time.sleep(1)
+            if all(_is_at_rest(grid, workers) for _ in range(LOOKS)):
+                return
+        time.sleep(BETWEEN_S)
     progress("  the pool does not come to rest")
+
+
+def _is_at_rest(grid: Grid, workers: int) -> bool:
+    time.sleep(BETWEEN_S)
+    return [worker["status"] for worker in grid.status()["workers"]] == ["available"] * workers
 
 
 def memory(grid: Grid) -> Census:

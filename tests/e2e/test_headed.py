@@ -12,7 +12,10 @@ import pytest
 from playwright.async_api import Error, Playwright
 
 from pwgrid.common.restricted_exec import abi
+from pwgrid.installed.headed import find_xvfb
 from pwgrid.runtime.display_sockets import SOCKETS
+from pwgrid.settings.model import Settings
+from pwgrid.worker.browser.headed_browsers import Display
 from tests.conftest import need, need_headed
 from tests.support.grid import Grid, eventually_async, running_grid
 from tests.support.recipes import recipe
@@ -153,3 +156,21 @@ async def test_firefox_with_a_window(playwright: Playwright) -> None:
         assert frame > 0
         await browser.close()
         await eventually_async(lambda: not displays(grid) and not x_servers(grid), "nothing is left")
+
+
+async def test_a_pool_with_windows_has_them_on_the_display_of_its_grid(playwright: Playwright, tmp_path: Path) -> None:
+    need_headed("chromium")
+    display = await Display.start(tmp_path / "displays", find_xvfb(), Settings())
+    try:
+        with running_grid("--chromium", "1", environment={"HEADLESS": "false", **display.environment}) as grid:
+            shared = await playwright.chromium.connect(grid.endpoint, headers=HEADED)
+            own = await playwright.chromium.connect(f"{grid.endpoint}/?isolation=browser", headers=HEADED)
+            for browser in (shared, own):
+                user_agent, _, frame = await (await browser.new_page()).evaluate(WINDOW)
+                assert "Headless" not in user_agent
+                assert frame > 0
+                await browser.close()
+            assert not displays(grid)
+    finally:
+        display.end()
+    assert not x_socket(display.directory).exists()

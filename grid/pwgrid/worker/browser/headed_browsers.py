@@ -25,6 +25,7 @@ from pwgrid.installed import confine_setting
 from pwgrid.installed.headed import find_headed, find_xvfb
 from pwgrid.runtime.browser_process_tree import kill_below
 from pwgrid.runtime.display_sockets import remove_socket, take_number
+from pwgrid.runtime.process_identity import KILL_S
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.worker.browser.allowed_paths import Directories, before_x_server
@@ -58,18 +59,21 @@ class Display:
         """Makes a display in this directory of displays, which accepts clients when this returns. Raises
         BrowserLaunchError, and OSError."""
         directory, listener = take_number(displays)
-        with listener:
-            auth = directory / "auth"
-            auth.touch(mode=0o600)
-            auth.write_bytes(_authority(secrets.token_bytes(_COOKIE_BYTES)))
-            process = _spawn(xvfb, directory, listener, is_confined=confine_setting.is_confined(settings))
+        try:
+            with listener:
+                auth = directory / "auth"
+                auth.touch(mode=0o600)
+                auth.write_bytes(_authority(secrets.token_bytes(_COOKIE_BYTES)))
+                process = _spawn(xvfb, directory, listener, is_confined=confine_setting.is_confined(settings))
+        except OSError:
+            _remove(directory)
+            raise
         display = cls(directory, process)
         assert process.stdout is not None
         assert process.stderr is not None
         with process.stdout, process.stderr:
             try:
-                said = await _until_line(process.stdout.fileno())
-                if not said:
+                if not await _until_line(process.stdout.fileno()):
                     raise BrowserLaunchError(process.stderr.read().decode(errors="replace"), _WHAT)
             except BaseException:
                 display.end()
@@ -84,7 +88,8 @@ class Display:
     def end(self) -> None:
         """Ends it, and removes what it has on the host. Idempotent."""
         self.process.kill()
-        self.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # in uninterruptible sleep: it is left to the master
+            self.process.wait(KILL_S)
         _remove(self.directory)
 
 
