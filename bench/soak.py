@@ -22,6 +22,7 @@ from bench.servers import driver, grid_of, settled
 from bench.soak_clients import RAW, REAL, Behaviour, Failed, World, works
 from tests.support.census import Census, at_rest, differences, once_equal, use_every_slot, watched
 from tests.support.grid import NEVER, Grid
+from tests.support.raw import session
 
 PING_TIMEOUT_S = 3.0
 SLOTS = 5
@@ -123,7 +124,10 @@ def _come_to_rest(grid: Grid, workers: int, lifetime: str) -> None:
     deadline = time.monotonic() + REST_S
     while time.monotonic() < deadline:
         if any(worker["lifetime"] > int(lifetime) // 2 for worker in grid.status()["workers"]):
-            use_every_slot(grid)
+            with contextlib.ExitStack() as held:
+                for _ in range(SLOTS * workers):  # not in those of spares
+                    held.enter_context(session(grid.port))
+            settled(grid)
         elif _is_at_rest(grid, workers):
             use_every_slot(grid)
             if all(_is_at_rest(grid, workers) for _ in range(LOOKS)):

@@ -113,14 +113,14 @@ class HeadedBrowsers:
             xvfb = find_xvfb()
             async with asyncio.timeout(max(0.0, until - time.monotonic())):
                 display = await Display.start(Directories(self._directory).displays, xvfb, self._settings)
+            self._displays[session_id] = display
+            (display.directory / _SESSION).write_text(session_id)
         except BrowserMissing as error:
             raise BrowserLaunchError(error.what, _WHAT) from None
         except TimeoutError:
             raise BrowserLaunchError("it did not start in time", _WHAT) from None
         except OSError as error:
             raise BrowserLaunchError(error.strerror or str(error), _WHAT) from error
-        self._displays[session_id] = display
-        (display.directory / _SESSION).write_text(session_id)
         spec = LaunchSpec(self._settings, self._pool, browser, self._directory)
         confinement = spec.confinement_with_display(display.environment)
         return {
@@ -169,7 +169,7 @@ def _spawn(xvfb: Path, directory: Path, listener: socket.socket, *, is_confined:
 
 
 def _command(xvfb: Path, directory: Path) -> Sequence[str]:
-    """It listens nowhere but at the socket that it gets, and asks for the cookie. Without GLX it takes a third of the
+    """It listens nowhere but at the socket that it gets, and asks for the cookie. Without GLX it takes a quarter of the
     memory; browsers draw by themselves."""
     listens = ("-nolisten", "tcp", "-nolisten", "unix", "-nolisten", "local", "-displayfd", "1")
     draws = ("-screen", "0", _SCREEN, "-extension", "GLX", "-noreset")
