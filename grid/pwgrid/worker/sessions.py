@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -16,6 +16,7 @@ from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.common.types import GIVEN_BY_CLIENTS, Isolation
 from pwgrid.registry.records import ISOLATION, OF_LEASE, TOKEN_ID
 from pwgrid.runtime.child_arguments import WorkerArguments
+from pwgrid.worker.browser.headed_browsers import HeadedBrowsers
 from pwgrid.worker.browser.server import BrowserServer
 from pwgrid.worker.handoff_server import HandoffServer
 from pwgrid.worker.holders import End, LiveSession, OfferedClient, OwnBrowser, SessionClosed
@@ -26,6 +27,13 @@ log = structlog.get_logger()
 
 CLOSE_GRACE_S: Final = 5.0
 """How long the browser server has to report closed sessions before it is ended."""
+
+
+class _Acquiring(NamedTuple):
+    """A client that waits for a browser of its own, and what gets that."""
+
+    client: OfferedClient
+    task: asyncio.Task[None]
 
 
 class Sessions:
@@ -59,7 +67,8 @@ class Sessions:
         self._taken: dict[str, tuple[OfferedClient, float]] = {}
         """By their sessions' ids, the clients that are not answered yet, and since when the browser server has each."""
         self._timer: asyncio.TimerHandle | None = None
-        self._acquiring: dict[str, asyncio.Task[None]] = {}
+        self._headed = HeadedBrowsers(boot.settings, boot.pool, boot.directory)
+        self._acquiring: dict[str, _Acquiring] = {}
         """By their sessions' ids, the clients that wait for browsers of their own."""
         self._to_end: dict[str, tuple[Reason[EndReason], str | None]] = {}
         """Those of them that are to end as soon as they begin, and what their clients hear."""
@@ -74,6 +83,7 @@ class Sessions:
             if (lease_id := told.get(OF_LEASE, "")) in self._slots.held:
                 session.lease_id = lease_id
             self._slots.admit(session)
+        self._headed.adopt(live)
 
     def ended(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
         """Called when the browser server reports a session's end. Calls `on_record` once Redis has it."""
@@ -83,6 +93,7 @@ class Sessions:
             self.record_taken()  # its start comes before its end
         session = self._slots.live.get(closed.session_id)
         self._slots.free(closed.session_id)
+        self._headed.over(closed.session_id)
         if session is None and not self._is_successor:
             on_record()  # reported twice; but a successor still has to record one that ended before it took over
             return
@@ -136,8 +147,19 @@ class Sessions:
 
     def let_waiting_go(self) -> None:
         """Refuses the clients that wait for browsers of their own: other workers may have one."""
-        for task in self._acquiring.values():
+        for session_id, (client, task) in list(self._acquiring.items()):
+            # Answered here: a task that has not begun would never hear that it is cancelled.
+            del self._acquiring[session_id]
+            self._to_end.pop(session_id, None)
             task.cancel()
+            if self.server is not None:
+                self.server.give_back(session_id)
+            self._take_back(session_id)
+            client.answer(OfferRefusal.DRAINING)
+
+    def end_displays(self) -> None:
+        """Called when the browser server has ended."""
+        self._headed.end()
 
     def offered(self, client: OfferedClient) -> None:
         """Admits a client that takes a slot of its own, or refuses it."""
@@ -163,34 +185,42 @@ class Sessions:
         session.client_fields = {ISOLATION: Isolation.BROWSER.value, **session.client_fields}
         self._on_offered()
         client.waits_for_browser()
-        self._acquiring[client.session.id] = asyncio.create_task(self._serve_with_own(client, own))
+        task = asyncio.create_task(self._acquire(session.id, own))
+        self._acquiring[session.id] = waits = _Acquiring(client, task)
+        task.add_done_callback(lambda _: self._acquired(waits, own))
 
-    async def _serve_with_own(self, client: OfferedClient, own: OwnBrowser) -> None:
-        """Gives the client to the browser server once that has a browser for it alone. While it waits, another worker
-        may still take the client."""
+    async def _acquire(self, session_id: str, own: OwnBrowser) -> None:
+        """Has the browser server get a browser for this session alone. Raises BrowserLaunchError, BrowserServerGone."""
         assert self.server is not None
+        needs_display = own.options.get("headless") is False
+        headed = await self._headed.prepare(session_id, own.until) if needs_display else None
+        await self.server.acquire(session_id, own.options, own.until, headed)
+
+    def _acquired(self, waits: _Acquiring, own: OwnBrowser) -> None:
+        """Gives the client to the browser server, which has a browser for it alone, or refuses it. Until now another
+        worker might still have taken the client."""
+        client, task = waits
         session_id = client.session.id
-        refused, detail = None, ""
-        try:
-            await self.server.acquire(session_id, own.options, own.until)
-        except asyncio.CancelledError:
-            self.server.give_back(session_id)
-            refused = OfferRefusal.DRAINING
-        except BrowserServerGone:
-            refused = OfferRefusal.GONE
-        except BrowserLaunchError as error:
-            log.warning("own_browser_failed", session=session_id, error=error.reason)
-            refused, detail = OfferRefusal.NOT_LAUNCHED, error.reason
-        finally:
-            del self._acquiring[session_id]
-        end = self._to_end.pop(session_id, None)
-        if refused is not None:
-            self._take_back(session_id)
-            client.answer(refused, detail=detail)
+        if task.cancelled() or self._acquiring.get(session_id) is not waits:  # it was refused meanwhile
             return
-        self._hand_over(replace(client, deadline=own.until))
-        if end is not None:
-            self.server.close_session(session_id, *end)
+        del self._acquiring[session_id]
+        end = self._to_end.pop(session_id, None)
+        error = task.exception()
+        if error is not None:
+            self._take_back(session_id)
+        match error:
+            case None:
+                self._hand_over(replace(client, deadline=own.until))
+                if end is not None:
+                    self.end(session_id, *end)
+            case BrowserLaunchError():
+                log.warning("own_browser_failed", session=session_id, error=error.reason)
+                client.answer(OfferRefusal.NOT_LAUNCHED, detail=error.reason)
+            case BrowserServerGone():
+                client.answer(OfferRefusal.GONE)
+            case _:
+                client.answer(OfferRefusal.GONE)
+                raise error
 
     def _hand_over(self, client: OfferedClient) -> None:
         assert self.server is not None
@@ -224,6 +254,7 @@ class Sessions:
     def _take_back(self, session_id: str) -> None:
         session = self._slots.live.get(session_id)
         self._slots.take_back(session_id)
+        self._headed.over(session_id)
         if session is not None:
             self.on_over(session_id, session.lease_id, None)
 

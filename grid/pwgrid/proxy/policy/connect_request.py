@@ -151,7 +151,7 @@ def decide(request: Request, policy: Policy, local: Address, arrival: Arrival = 
     offered = (policy.pool_of(named["id"]) if named else None) or policy.pools[pool]
     check(offered, asked)
     options = judged(headers, parameters, offered, policy.launch)
-    own = own_browser(offered, asked, options.heeded, asked_network(headers))
+    own = own_browser(offered, asked, options, asked_network(headers))
     return ConnectRequest(
         browser_type=policy.pools[pool].browser_type,
         pool=pool,
@@ -192,7 +192,7 @@ def _own_with_lease(
         return None
     if asked is not Isolation.CONTEXT:
         check(pool, asked)
-    return own_browser(pool, asked, judged(headers, parameters, pool, policy.launch).heeded, asked_network(headers))
+    return own_browser(pool, asked, judged(headers, parameters, pool, policy.launch), asked_network(headers))
 
 
 def run_name(text: str | None, what: str) -> str:

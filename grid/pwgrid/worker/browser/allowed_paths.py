@@ -20,6 +20,7 @@ from pwgrid.common import restricted_exec
 from pwgrid.common.errors import GridError
 from pwgrid.common.paths import home
 from pwgrid.installed.browsers import STOCK_FIREFOX_CHANNEL, FoundBrowser, SearchPaths, install_directories
+from pwgrid.runtime.display_sockets import DISPLAYS, SOCKETS
 from pwgrid.settings.model import Settings
 
 _SYSTEM: Final = (
@@ -46,7 +47,6 @@ _SYSTEM: Final = (
     *("/etc/ssl/ca-bundle.pem", "/etc/ssl/openssl.cnf"),
     # policies and settings of browsers for all users
     *("/etc/chromium", "/etc/chromium.d", "/etc/opt/chrome", "/etc/opt/edge", "/etc/firefox", "/etc/firefox-esr"),
-    "/tmp/.X11-unix",
 )
 """What browsers need of a Linux system. Found by tracing them; what they can do without is not here: /etc/passwd."""
 
@@ -66,6 +66,11 @@ _NAMES_PATHS: Final = re.compile(
     r"|LIBGL_DRIVERS_PATH|LIBVA_DRIVERS_PATH|VK_(ICD_FILENAMES|DRIVER_FILES)"
 )
 """Variables whose values are paths that browsers read."""
+
+_DISPLAY_OF_HOST: Final = re.compile(r"(?:unix)?:(\d+)(?:\.\d+)?")
+
+_KEYMAPS: Final = "/var/lib/xkb"
+"""Where an X server of root has its keymap compiled; those of others take /tmp."""
 
 
 _MORE_DIRECTORIES: Final = 8
@@ -101,10 +106,15 @@ class Directories:
     def make(self, slots: int) -> None:
         """Makes them, and directories for sessions: one for each slot, and some because they are emptied after use.
         Raises OSError."""
-        for directory in (self.browser, self.own, self.node, self.sessions):
+        for directory in (self.browser, self.own, self.node, self.sessions, self.displays):
             directory.mkdir(mode=0o700, exist_ok=True)
         for _ in range(slots + _MORE_DIRECTORIES):
             (self.sessions / token_hex(_NAME_BYTES)).mkdir(mode=0o700)
+
+    @property
+    def displays(self) -> Path:
+        """Has a directory for each display that was made for a session."""
+        return self.worker / DISPLAYS
 
     @property
     def for_sessions(self) -> str:
@@ -140,13 +150,14 @@ Paths = Mapping[str, Iterable[str | Path]]
 @dataclass(frozen=True, slots=True)
 class Confinement:
     """What one browser server may use: `arguments` are those of its pool for the browser, `environ` is the
-    environment of both."""
+    environment of both. `has_own_display`: DISPLAY is one that was made for the session, whatever its pool has."""
 
     settings: Settings
     browser: FoundBrowser
     arguments: Iterable[str]
     environ: Mapping[str, str]
     directories: Directories
+    has_own_display: bool = False
 
     def before_browser(self) -> list[str]:
         """The words before the browser's command; `--own` with the browser's profile and directory, and `--`, are to
@@ -175,6 +186,8 @@ class Confinement:
             core,
             launcher.parent,
             _PROGRAM,
+            own.displays,
+            str(SOCKETS),
             *ffmpeg,
             _PYTHON,
             *libraries,
@@ -207,6 +220,8 @@ class Confinement:
                 yield from value.split(":")
             elif name in _OF_XDG:
                 yield f"{value}/{_OF_XDG[name]}"
+            elif self._is_headed and name == "DISPLAY" and (local := _DISPLAY_OF_HOST.fullmatch(value)):
+                yield SOCKETS / f"X{local[1]}"
         for each in self.arguments:  # --load-extension=/one,/other
             yield from each.partition("=")[2].split(",")
         user = self._home
@@ -227,6 +242,10 @@ class Confinement:
         for directory in directories:
             if not any(each.is_relative_to(directory.resolve()) for each in others):
                 yield directory
+
+    @property
+    def _is_headed(self) -> bool:
+        return self.has_own_display or not self.settings.headless
 
     @property
     def _home(self) -> Path:
@@ -251,10 +270,12 @@ class Confinement:
         if self.browser.channel.startswith(STOCK_FIREFOX_CHANNEL):
             yield "ports"  # it is driven over one
         if not self.settings.headless:
-            yield "abstract"  # sockets of displays: libxcb tries such a one first, and where that is forbidden no other
+            # Sockets of displays: libxcb tries such a one first, and where that is forbidden no other. A session's own
+            # display has none.
+            yield "abstract"
         # A full Chromium has one in its profile, displayed or not.
         is_shell = "headless" in os.path.basename(self.browser.executable)
-        if not (self.settings.headless and (is_shell or self.browser.browser_type == "firefox")):
+        if self._is_headed or not (is_shell or self.browser.browser_type == "firefox"):
             yield "unix"
 
     def variables(self) -> dict[str, str]:
@@ -269,6 +290,14 @@ class Confinement:
         more["XDG_DATA_HOME"] = self.environ.get("XDG_DATA_HOME") or str(data)  # with fonts
         # Its processes crash where they cannot set up the user namespace that they believe to have.
         return more if os.geteuid() else {"MOZ_ASSUME_USER_NS": "0", **more}
+
+
+def before_x_server(directory: Path) -> list[str]:
+    """The words before the command of an X server whose display has this directory. It opens no sockets: it gets the
+    one at which it listens."""
+    own = _KEYMAPS if os.geteuid() == 0 else "/tmp"
+    paths: Paths = {"read": [*_SYSTEM, directory], "device": _DEVICES, "unlisted": [own, "/dev/shm"]}
+    return [*_words(paths, ()), "--"]
 
 
 _PYTHON: Final = os.path.realpath(getattr(sys, "_base_executable", sys.executable))

@@ -13,10 +13,11 @@ const GOING_GRACE_MS = 5_000; // for a browser that a client has told to end
 
 class Unit {
   // `socketPath`: where its Playwright server listens. `directory`: TMPDIR of its browser, removed with it; null if it is the worker's.
+  // `before`: the words before its browser's command that confine it, if they are not those of all others.
   // `hooks`: onExit(unit, code, signal), onGoing(unit) GOING_GRACE_MS after its browser has begun to end, onSign(unit, what), onHung(unit)
   // for one that is not shared and has been silent for `silentMs`, and those of BrowserMessages with the unit in front
-  constructor({ isShared, socketPath, directory, signAfterMs, silentMs, hooks }) {
-    Object.assign(this, { isShared, socketPath, directory, signAfterMs, silentMs, hooks });
+  constructor({ isShared, socketPath, directory, before, signAfterMs, silentMs, hooks }) {
+    Object.assign(this, { isShared, socketPath, directory, before, signAfterMs, silentMs, hooks });
     this.wsPath = '/' + randomBytes(16).toString('hex');
     this.server = null; // Playwright's BrowserServer
     this.httpServer = null; // the one that it listens with
