@@ -59,10 +59,14 @@ class Admission:
 
     def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the answer to a proxy's request. Raises KeyError, TypeError or ValueError for a malformed one."""
-        if message["do"] != "end session":
+        if message["do"] not in ("end session", "tell of session"):
             return self.leases.asked(link, message)
-        if (session_id := str(message["id"])) not in self._slots.live:
+        session_id = str(message["id"])
+        if (session := self._slots.live.get(session_id)) is None:
             return {"refused": OfferRefusal.NO_SESSION}
+        if message["do"] == "tell of session":
+            token = (self._slots.held.get(session.lease_id) or session).client_fields.get(TOKEN, "")
+            return {"refused": None, "token": token, "protocol": session.protocol.value}
         self.sessions.end(session_id, Reason(EndReason.ENDED_BY_OPERATOR))
         return {"refused": None}
 
@@ -97,7 +101,9 @@ class Admission:
         self.sessions.all_ended(end)
 
     def _offered(self, client: OfferedClient) -> None:
-        if client.session.lease_id:
+        if client.joins:
+            self.sessions.join(client, client.joins)
+        elif client.session.lease_id:
             self.leases.offered(client)
         elif self._is_to_end(client.session):
             client.answer(EndReason.TOKEN_REVOKED)

@@ -20,7 +20,7 @@ import structlog
 
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
-from pwgrid.common.types import Isolation
+from pwgrid.common.types import Isolation, Protocol
 from pwgrid.registry.records import ISOLATION, TOKEN, TOKEN_ID
 from pwgrid.worker.holders import (
     EXPIRED,
@@ -191,6 +191,8 @@ class Leases:
             client.answer(OfferRefusal.LATE)
         elif not lease.connected:
             self._admit(lease, client)
+        elif client.session.protocol is Protocol.CDP and self.sessions.speaks_cdp(lease.connected):
+            self.sessions.join(client, lease.connected)
         elif lease.waiting is not None:
             client.answer(OfferRefusal.IN_USE)
         else:

@@ -13,7 +13,8 @@ from pwgrid import __version__
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.redis_url import shown
-from pwgrid.registry.records import HeartbeatReply, WorkerRecord
+from pwgrid.common.session_lifecycle import HeldAs
+from pwgrid.registry.records import KEPT_UNTIL, HeartbeatReply, WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.registry.session_update import SessionEnd, SessionUpdate
 from pwgrid.registry.session_writer import SessionRecordWriter
@@ -70,6 +71,8 @@ class RegistrySync:
         self._is_refused = False
         """Whether the last heartbeat was missed."""
         self._is_known = False
+        self._told_kept: set[str] = set()
+        """Sessions that Redis may have as kept."""
         self._drain_at: float | None = None
         self._unlogged: list[tuple[str, dict[str, str]]] = []
         """Log lines that are not written yet: events with their fields."""
@@ -182,8 +185,11 @@ class RegistrySync:
             await self._register()
         if reply.repaired:
             log.error("counter_repaired", by=reply.repaired)
-        kept = [lease for lease in self._slots.held.values() if lease.is_served]
-        await asyncio.gather(*(self._registry.describe_lease(lease.id, lease.fields()) for lease in kept))
+        leases = [lease for lease in self._slots.held.values() if lease.is_served]
+        await asyncio.gather(
+            *(self._registry.describe(lease.kind, lease.id, lease.fields()) for lease in leases),
+            *(self._registry.describe(HeldAs.SESSION, each, {KEPT_UNTIL: text}) for each, text in self._kept().items()),
+        )
         self._is_refused = False
         return reply
 
@@ -258,6 +264,13 @@ class RegistrySync:
     async def _register(self) -> None:
         await self._registry.register(self._record(), lifetime=self._slots.lifetime, sessions=self._live())
         self._is_due.clear()  # Redis has just got all that a heartbeat writes
+
+    def _kept(self) -> dict[str, str]:
+        """Until when each session is kept, as its record has it: "" for those that have clients again."""
+        kept = {each.id: f"{each.kept.until:.3f}" for each in self._slots.kept() if each.kept is not None}
+        resumed = dict.fromkeys(self._told_kept & self._slots.live.keys() - kept.keys(), "")
+        self._told_kept = set(kept)
+        return kept | resumed
 
     def _live(self) -> list[SessionUpdate]:
         # Leases first: the records of sessions that come with them copy fields from the leases' records.

@@ -9,7 +9,7 @@ from typing import Any
 
 from websockets.datastructures import Headers
 
-from pwgrid.common.types import Isolation
+from pwgrid.common.types import Isolation, Protocol
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import PoolView
@@ -70,11 +70,16 @@ def check(pool: PoolView, asked: Isolation | None) -> None:
 
 
 def own_browser(
-    pool: PoolView, asked: Isolation | None, options: Mapping[str, object], network: str
+    pool: PoolView,
+    asked: Isolation | None,
+    options: Mapping[str, object],
+    network: str,
+    protocol: Protocol = Protocol.PLAYWRIGHT,
 ) -> OwnBrowser | None:
     """Returns the browser that the client gets for itself; None if it gets the one of its worker. That one is its own,
-    too, in a pool of isolation `process`, and launched as the pool's are."""
-    by_itself = bool(options or network)
+    too, in a pool of isolation `process`, and launched as the pool's are. In CDP a client sees all of its browser, so
+    that one is never Playwright's."""
+    by_itself = bool(options or network) or protocol is Protocol.CDP
     is_wanted = pool.isolation == Isolation.BROWSER or (
         asked is Isolation.BROWSER and pool.isolation != Isolation.PROCESS
     )
