@@ -24,6 +24,7 @@ from pwgrid.proxy.connect.find_session import FoundSession
 from pwgrid.proxy.connect.first_bytes import parse_head
 from pwgrid.proxy.connect.gateway import SUCCESSOR_POLL_INTERVAL_S, SUCCESSOR_S, Gateway
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, clear_marks, may_be_served
+from pwgrid.proxy.connect.refuse_in_cdp import RefusalInCdp
 from pwgrid.proxy.policy.arrival import Address, Arrival
 from pwgrid.proxy.policy.connect_request import (
     ConnectRequest,
@@ -69,6 +70,7 @@ class ConnectingClient(asyncio.Protocol):
         self._own: OwnBrowser | None = None
         """The browser that it asks for itself."""
         self._is_gone = False
+        self._refused: RefusalInCdp | None = None
         self._attempt: Attempt | None = None
 
     # uvicorn and the transport call these
@@ -88,6 +90,9 @@ class ConnectingClient(asyncio.Protocol):
         return False
 
     def data_received(self, data: bytes) -> None:
+        if self._refused is not None:
+            self._refused.receive(data)
+            return
         if self._has_head:
             self._early += data
             if len(self._early) > MAX_EARLY_BYTES:
@@ -110,12 +115,13 @@ class ConnectingClient(asyncio.Protocol):
     # From here on one task: decision, slot, handoff
 
     async def _run(self, whole_head: bytes) -> None:
+        request = None
         try:
             request = parse_head(whole_head)
             with attempting(self._gateway.traces, "connect", request.headers.raw_items()) as self._attempt:
                 await self._decide(request)
         except Refusal as refusal:
-            self._refuse(refusal)
+            self._refuse(refusal, request)
         except ClientGone:
             self._gateway.figures.abandoned += 1
             self._transport.abort()
@@ -338,12 +344,19 @@ class ConnectingClient(asyncio.Protocol):
             self._attempt.offered("handoff", since, served_at, worker_id, None)
         return served_at
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: Refusal, request: Request | None) -> None:
         """Counts, logs and sends the refusal, and closes the connection."""
         self._gateway.figures.refused += 1
         self._gateway.figures.note_refusal(refusal)
         self._gateway.refusal_log.note(refusal, self._arrival.client or "unknown", str(self._arrival))
-        if not self._transport.is_closing():
+        if self._transport.is_closing():
+            return
+        self._refused = RefusalInCdp.to(self._transport, request, refusal)
+        if self._refused is not None:
+            self._transport.resume_reading()
+            if self._early:
+                self._refused.receive(self._early)
+        else:
             self._transport.write(refusal.response())
             self._transport.write_eof()  # a frozen worker's copy of the socket would keep it open
             self._transport.close()
