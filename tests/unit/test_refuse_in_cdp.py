@@ -64,8 +64,10 @@ async def test_puppeteer_hears_the_sentence_with_its_first_command() -> None:
         refusal.receive(data)
     answer, close = heard(protocol, transport)
     assert json.loads(answer.data) == {"id": 7, "error": {"code": -32000, "message": SENTENCE}}
-    assert (close.opcode, protocol.close_code) == (Opcode.CLOSE, 1013)
-    assert SENTENCE.startswith(protocol.close_reason or "-")
+    assert close.opcode is Opcode.CLOSE
+    assert protocol.close_rcvd is not None
+    assert protocol.close_rcvd.code == 1013
+    assert SENTENCE.startswith(protocol.close_rcvd.reason or "-")
     for data in protocol.data_to_send():
         refusal.receive(data)
     assert transport.is_ended
