@@ -269,7 +269,7 @@ async def test_what_chromium_has_and_the_grid_has_not_is_said() -> None:
 @pytest.mark.parametrize("path", ["/session", "/wd/hub/session"])
 async def test_a_webdriver_client_is_told_in_the_form_of_its_protocol(path: str) -> None:
     status, said = await get(create_app(Grid(), Access()), path, method="POST")  # type: ignore[arg-type]
-    assert (status, said["value"]["error"]) == (500, "session not created")
+    assert (status, said["value"]["error"]) == (400, "session not created")
     assert "speaks no WebDriver" in said["value"]["message"] == said["error"]
 
 

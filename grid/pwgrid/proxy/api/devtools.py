@@ -73,7 +73,7 @@ def devtools_routes(grid: Services) -> APIRouter:
     async def webdriver() -> Response:
         """Refuses in the form of WebDriver's errors, which its clients show to their users."""
         value = {"error": "session not created", "message": _NO_WEBDRIVER, "stacktrace": ""}
-        return Response(orjson.dumps({"error": _NO_WEBDRIVER, "value": value}), 500, media_type=JSON)
+        return Response(orjson.dumps({"error": _NO_WEBDRIVER, "value": value}), 400, media_type=JSON)
 
     return router
 
