@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -128,6 +128,9 @@ class Worker:
 
     def mark_served(self, session: LiveSession) -> None:
         session.is_served = True
+
+    def take_over(self, sessions: Iterable[str]) -> None:
+        self.taken_over = [*sessions]
 
     def beat_soon(self) -> None:
         self.done.append("beat")
@@ -333,3 +336,4 @@ async def test_a_successor_knows_which_sessions_speak_cdp(worker: Worker) -> Non
     worker.admission.adopt(cast("Any", worker), {"a": {"protocol": "cdp"}, "b": {}})
     assert worker.sessions.speaks_cdp("a")
     assert not worker.sessions.speaks_cdp("b")
+    assert worker.taken_over == ["a"]  # whose records may say that they are kept

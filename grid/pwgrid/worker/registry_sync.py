@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import structlog
@@ -91,6 +91,10 @@ class RegistrySync:
             if tried.fault is not None and tried.fault.is_lasting:
                 raise RegistryUnavailable(f"no Redis at {shown(boot.redis_url)}: {tried.fault}", tried.fault)
         await self._registry.connected(settings.redis_retry_attempts, settings.redis_retry_delay)
+
+    def take_over(self, sessions: Iterable[str]) -> None:
+        """Called with the sessions of this worker's predecessor, which may have told Redis that they are kept."""
+        self._told_kept |= {*sessions}
 
     async def register(self) -> None:
         """Writes the worker's record and counters. Raises RegistryUnavailable if this grid has never reached its Redis;
@@ -186,10 +190,13 @@ class RegistrySync:
         if reply.repaired:
             log.error("counter_repaired", by=reply.repaired)
         leases = [lease for lease in self._slots.held.values() if lease.is_served]
+        kept = self._kept()
+        self._told_kept |= kept.keys()  # also if this fails halfway
         await asyncio.gather(
             *(self._registry.describe(lease.kind, lease.id, lease.fields()) for lease in leases),
-            *(self._registry.describe(HeldAs.SESSION, each, {KEPT_UNTIL: text}) for each, text in self._kept().items()),
+            *(self._registry.describe(HeldAs.SESSION, each, {KEPT_UNTIL: text}) for each, text in kept.items()),
         )
+        self._told_kept = {each for each, text in kept.items() if text}
         self._is_refused = False
         return reply
 
@@ -268,9 +275,7 @@ class RegistrySync:
     def _kept(self) -> dict[str, str]:
         """Until when each session is kept, as its record has it: "" for those that have clients again."""
         kept = {each.id: f"{each.kept.until:.3f}" for each in self._slots.kept() if each.kept is not None}
-        resumed = dict.fromkeys(self._told_kept & self._slots.live.keys() - kept.keys(), "")
-        self._told_kept = set(kept)
-        return kept | resumed
+        return dict.fromkeys(self._told_kept & self._slots.live.keys(), "") | kept
 
     def _live(self) -> list[SessionUpdate]:
         # Leases first: the records of sessions that come with them copy fields from the leases' records.
