@@ -70,7 +70,9 @@ def node(script: str, directory: Path, *, package: str = "") -> list[str]:
         "chromium": f"const {{ createRequire }} = await import('node:module');\n"
         f"const {{ chromium }} = createRequire('/')({json.dumps(package)});",
     }
-    needed = "\n".join(line for name, line in before.items() if name in script)
+    needed = "\n".join(
+        line for name, line in before.items() if f"await {name}." in script or f"await {name}(" in script
+    )
     done = subprocess.run(
         ["node", "--input-type=module", "-e", f"{needed}\n{textwrap.dedent(script)}"],
         cwd=directory,
@@ -230,18 +232,7 @@ def test_puppeteer_intercepts_downloads_and_takes_pictures(grid: Grid, clients: 
 
 
 def test_puppeteer_leaves_and_comes_back(grid: Grid, clients: Path) -> None:
-    script = f"""
-        const browserURL = 'http://127.0.0.1:{grid.port}', headers = {{ 'x-pwgrid-keep': '60' }};
-        const first = await puppeteer.connect({{ browserURL, headers }});
-        const page = (await first.pages())[0];
-        await page.goto('data:text/html,<title>as it was</title>');
-        const endpoint = first.wsEndpoint();
-        await first.disconnect();
-        const again = await puppeteer.connect({{ browserWSEndpoint: endpoint, headers }});
-        console.log(await (await again.pages())[0].title());
-        await again.close();
-    """
-    assert node(script, clients) == ["as it was"]
+    assert node(of_docs("js", "disconnect()", grid), clients) == ["hello"]
     is_over(grid)
     assert sessions(grid)[0]["reasonKind"] == "client closed the browser"
 
@@ -291,13 +282,24 @@ async def test_two_clients_see_nothing_of_each_other(grid: Grid, playwright: Pla
         await browser.close()
 
 
-async def test_downloads_come_to_a_playwright_client(grid: Grid, playwright: Playwright, tmp_path: Path) -> None:
+def downloads(grid: Grid) -> list[Path]:
+    """Files in the directories of sessions."""
+    return [path for path in grid.runtime.glob("w/*/sessions/**/*") if path.is_file()]
+
+
+async def test_a_download_of_a_playwright_client_is_on_the_grid_s_host(
+    grid: Grid, playwright: Playwright, tmp_path: Path
+) -> None:
     with serving(lambda _path: b"content") as (site, _):
         browser = await playwright.chromium.connect_over_cdp(grid.http)
         page = await browser.new_page()
         await page.set_content(f"<a href='{site}/file'>file</a>")
         async with page.expect_download() as coming:
             await page.click("a")
-        await (await coming.value).save_as(tmp_path / "file")
-        assert (tmp_path / "file").read_bytes() == b"content"
+        download = await coming.value
+        assert await download.failure() is None
+        with pytest.raises(Error, match="no such file"):
+            await download.save_as(tmp_path / "file")
+        assert [path.read_bytes() for path in downloads(grid)] == [b"content"]
         await browser.close()
+        await eventually_async(lambda: downloads(grid) == [], "its files end with its session")
