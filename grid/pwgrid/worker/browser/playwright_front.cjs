@@ -6,7 +6,7 @@ const { tooManyValues } = require('./message_bounds.cjs');
 const { INTERNAL_ERROR, GOING_AWAY } = require('./session.cjs');
 
 const UNSUPPORTED_DATA = 1003;
-const NO_DEVTOOLS = 'this grid speaks Playwright\'s protocol, not CDP: use connect(), not connectOverCDP() or Puppeteer';
+const NO_DEVTOOLS = 'at this address is Playwright\'s protocol: CDP clients connect to /cdp, or to http://<host>:<port>';
 
 class PlaywrightConnection extends Connection {
   upgraded(ws) {
