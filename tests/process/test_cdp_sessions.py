@@ -323,3 +323,15 @@ def test_what_is_refused_takes_no_slot(grid: Grid, target: str, status: int, say
     found = refused(grid, target)
     assert (found[0], says in found[1]) == (status, True), found
     assert grid.active() == 0
+
+
+def test_who_comes_again_with_a_lease_at_once_gets_another_browser_if_the_last_has_ended() -> None:
+    environment = {**ENVIRONMENT, "BORROW_RECONNECT_GRACE": "600"}
+    with running_grid(environment=environment, fake=True) as grid:
+        lease = borrow(grid)
+        target = lease["target"] + "/cdp"
+        for _ in range(200):
+            with session(grid.port, target) as client:
+                leaves(client)
+        assert give_back(grid, lease)
+        eventually(lambda: grid.active() == 0, "all is over")

@@ -133,6 +133,7 @@ class Session {
         this.send(0x80 | OPCODE.close, payload);
       this.open = false;
       this.socket.end();
+      this.onGoodbye?.(); // as the real one, which does not wait for the socket's end
       return;
     }
     if (this.open)
@@ -205,12 +206,14 @@ class SharedSession {
     if (this.keptUntil)
       say({ say: 'resumed', session: this.id });
     this.keptUntil = 0;
+    connection.onGoodbye = () => this.left(connection);
     socket.once('close', () => this.left(connection));
     return connection;
   }
 
   left(connection) {
-    this.connections.delete(connection);
+    if (!this.connections.delete(connection))
+      return;
     this.bytesIn += connection.socket.bytesRead;
     this.bytesOut += connection.socket.bytesWritten;
     if (this.connections.size)

@@ -1,10 +1,11 @@
 """When a worker records the starts and ends of its sessions, and answers their proxies."""
 
 import asyncio
+import contextlib
 import json
 import math
 import socket
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -102,7 +103,8 @@ class Worker:
                 joins,
             )
             self.admission._offered(client)
-            await asyncio.sleep(0)
+            while not said:
+                await asyncio.sleep(0)
         (refused,) = said
         return refused
 
@@ -120,6 +122,15 @@ class Worker:
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         taken.set_result(None)
         return taken
+
+    exited: asyncio.Future[None]
+
+    @contextlib.contextmanager
+    def ping(self) -> Iterator[asyncio.Future[None]]:
+        self.exited = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        answer.set_result(None)
+        yield answer
 
     def close_session(self, session_id: str, reason: str, _text: str | None) -> None:
         self.done.append(f"close {session_id}: {reason}")

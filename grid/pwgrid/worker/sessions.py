@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -63,6 +63,8 @@ class Sessions:
         self._timer: asyncio.TimerHandle | None = None
         self._acquiring: dict[str, asyncio.Task[None]] = {}
         """By their sessions' ids, the clients that wait for browsers of their own."""
+        self._joining: set[asyncio.Task[None]] = set()
+        """Those that are about to join a session."""
         self._to_end: dict[str, tuple[Reason[EndReason], str | None]] = {}
         """Those of them that are to end as soon as they begin, and what their clients hear."""
 
@@ -139,8 +141,8 @@ class Sessions:
                 await self._slots.empty()
 
     def let_waiting_go(self) -> None:
-        """Refuses the clients that wait for browsers of their own: other workers may have one."""
-        for task in self._acquiring.values():
+        """Refuses the clients that wait for browsers of their own, which other workers may have, or to join one."""
+        for task in (*self._acquiring.values(), *self._joining):
             task.cancel()
 
     # CDP: sessions that several clients share, and that may have none for a while
@@ -171,6 +173,26 @@ class Sessions:
                     client.answer(None, time.monotonic())
 
             self._pass_on(client).add_done_callback(settled)
+
+    def once_reported(self, client: OfferedClient, then: Callable[[], None]) -> None:
+        """Calls `then` when each end is known here that the browser server has reported before now: a client that has
+        just gone may come again before this process has read of its end."""
+
+        async def wait() -> None:
+            assert self.server is not None
+            left_s = max(0.0, client.deadline - time.monotonic())
+            try:
+                with self.server.ping() as answer:
+                    either: list[asyncio.Future[Any]] = [answer, self.server.exited]
+                    await asyncio.wait(either, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                client.answer(OfferRefusal.DRAINING)
+                raise
+            then()
+
+        task = asyncio.create_task(wait())
+        self._joining.add(task)
+        task.add_done_callback(self._joining.discard)
 
     def has_clients(self, session_id: str, kept_s: float | None) -> None:
         """Called when the last client of a session has gone, with the seconds for which its browser waits for another
