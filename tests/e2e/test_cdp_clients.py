@@ -272,6 +272,22 @@ async def test_several_clients_of_one_lease_see_the_same_pages(grid: Grid, playw
     await eventually_async(lambda: grid.active() == 0, "its slot is free")
 
 
+async def test_with_a_lease_a_client_that_comes_again_at_once_is_served(grid: Grid, playwright: Playwright) -> None:
+    lease = await asyncio.to_thread(borrow, grid)
+    keep = f"{lease['cdpEndpoint']}?keep=60"
+    for number in range(5):
+        browser = await playwright.chromium.connect_over_cdp(keep)
+        page = browser.contexts[0].pages[0]
+        if number:
+            assert await page.title() == "kept"
+        else:
+            await page.goto("data:text/html,<title>kept</title>")
+        await browser.close()
+    assert await asyncio.to_thread(give_back, grid, lease)
+    await eventually_async(lambda: grid.active() == 0, "its slot is free")
+    assert sessions(grid)[0].items() >= {"reason": "returned", "lease": lease["browserId"]}.items()
+
+
 async def test_two_clients_see_nothing_of_each_other(grid: Grid, playwright: Playwright) -> None:
     browsers = [await playwright.chromium.connect_over_cdp(grid.http) for _ in range(2)]
     for number, browser in enumerate(browsers):
