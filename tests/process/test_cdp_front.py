@@ -281,7 +281,7 @@ async def test_a_browser_that_crashes_while_it_is_kept_ends_its_session(door: Cd
         ('{"id":1,"method":"A.b","params":{"a":"\0{\\"id\\":2}"}}', "it has a zero byte"),
         ('{"id":1,"method":"A.b","params":' + "[" * 400 + "]" * 400 + "}", "it is too deep"),
         ('{"id":1,"method":"A.b","params":"', "a text in it has no end"),
-        ('{"id":1,"method":"A.b","params":{"a":[' + "1," * 300_000 + "1]}}", "it has more than 300000 values"),
+        ('{"id":1,"method":"A.b","params":{"a":[' + "1," * 300_001 + "1]}}", "it has more than 300000 values"),
     ],
     ids=lambda text: text[:60],
 )

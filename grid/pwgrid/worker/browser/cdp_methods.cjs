@@ -71,4 +71,4 @@ function objectOf(value) {
   return typeof value === 'object' && value !== null ? value : {};
 }
 
-module.exports = { ENDS_THE_SESSION, isRead, judgeRead };
+module.exports = { READ, ENDS_THE_SESSION, isRead, judgeRead };
