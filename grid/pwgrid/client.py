@@ -144,7 +144,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A slot that is ours until it is returned or expires. `ws_endpoint` is for one connection at a time."""
+    """A slot that is ours until it is returned or expires. `ws_endpoint` is for one connection at a time,
+    `cdp_endpoint` for any number that share one browser; None if the grid has none."""
 
     browser_id: str
     ws_endpoint: str
@@ -155,6 +156,7 @@ class Lease:
     """Unix seconds."""
     server: Server
     requested_label_key: str = ""
+    cdp_endpoint: str | None = None
 
     def extend(self, ttl_s: float) -> Lease:
         """Makes the lease end `ttl_s` seconds from now, and returns it so. Raises GridRefusal when it has ended."""
@@ -274,6 +276,7 @@ class Borrowing:
                 expires_at=float(answer["expiresAt"]),
                 server=self._server,
                 requested_label_key=self._wish["labelKey"],
+                cdp_endpoint=self._server.with_userinfo(cdp) if (cdp := answer.get("cdpEndpoint")) else None,
             )
         except KeyError as error:
             raise GridError(f"what answers at {self._server} is no pwgrid: its answer has no {error}") from None

@@ -59,10 +59,11 @@ async def test_an_endpoint_may_begin_with_http(grid: Grid, playwright: Playwrigh
     await browser.close()
 
 
-@pytest.mark.parametrize("scheme", ["http", "ws"])
-async def test_who_connects_over_cdp_gets_a_sentence(grid: Grid, playwright: Playwright, scheme: str) -> None:
-    with pytest.raises(Error, match="this grid speaks Playwright's protocol, not CDP"):
-        await playwright.chromium.connect_over_cdp(grid.endpoint.replace("ws", scheme, 1))
+async def test_who_speaks_cdp_at_the_address_of_playwright_s_protocol_gets_a_sentence(
+    grid: Grid, playwright: Playwright
+) -> None:
+    with pytest.raises(Error, match="CDP clients connect to /cdp"):
+        await playwright.chromium.connect_over_cdp(grid.endpoint)
 
 
 async def test_clients_are_isolated_from_each_other(grid: Grid, playwright: Playwright) -> None:

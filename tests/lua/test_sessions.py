@@ -456,3 +456,25 @@ def test_the_length_of_a_session_is_counted_by_the_bounds_that_python_knows(grid
     assert set(grid.hash("sessions:lengths")) == {
         f"chromium:chromium:{bound:g}" for bound in (*records.LENGTH_BOUNDS_S, math.inf)
     } | {"chromium:chromium:ms"}
+
+
+def test_a_session_is_on_record_as_kept_while_it_runs_and_at_its_worker_alone(grid: LuaGrid) -> None:
+    grid.register()
+    key = f"{grid.prefix}session:s1"
+
+    def kept(until: str, worker: str = "w1") -> tuple[int, float | None]:
+        done = grid.eval("set_fields", [key], f"chromium:{worker}", 900, records.KEPT_UNTIL, until)
+        return done, records.SessionRecord.read("s1", grid.session("s1")).kept_until
+
+    assert kept("17")[0] == 0  # none is made for it
+    grid.select("s1")
+    grid.start("s1", worker="w1")
+    assert kept("1017.5") == (1, 1017.5)
+    assert kept("2000", worker="w2") == (0, 1017.5)
+    assert grid.heartbeat(sessions=("s1",), lifetime="1") == (1, "", 0)
+    assert grid.active() == 1
+    assert kept("") == (1, None)
+    assert kept("1030") == (1, 1030.0)
+    grid.release("s1", "completed", "keep time over", worker="w1")
+    assert kept("1040") == (0, None)
+    assert (grid.status("s1"), grid.active()) == ("completed", 0)

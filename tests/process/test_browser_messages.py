@@ -25,8 +25,8 @@ SUPPORT = Path(__file__).parents[1] / "support"
 SPLIT = """
 const { PipeMessages } = require(process.argv[1]);
 const found = [];
-const messages = new PipeMessages(
-  100, text => found.push(text), (head, tail, bytes) => found.push([head.slice(0, 8), tail.slice(-4), bytes]));
+const onTooLong = (head, tail, bytes) => found.push([head.slice(0, 8), tail.slice(-4), bytes]);
+const messages = new PipeMessages(100, message => found.push(message.toString()), onTooLong);
 for (const chunk of JSON.parse(require('node:fs').readFileSync(0)))
   messages.take(Buffer.from(chunk));
 console.log(JSON.stringify(found));

@@ -57,7 +57,7 @@ WS_CLOSE_S = 30.0
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-NO_DEVTOOLS = "this grid speaks Playwright's protocol, not CDP: use connect(), not connectOverCDP() or Puppeteer"
+NO_DEVTOOLS = "at this address is Playwright's protocol: CDP clients connect to /cdp, or to http://<host>:<port>"
 
 
 each_browser = pytest.mark.parametrize("browser_type", ["chromium", "firefox"], indirect=True)

@@ -3,6 +3,8 @@
 // It does the WebSocket handshake by hand on the raw sockets and echoes every message, fast enough for thousands of connects
 // a second and thousands of idle sessions. What it does not have: HTTP, Playwright's protocol, pings, idle and duration limits.
 //
+// A session in CDP may have several connections, and is kept for `keepS` without any, as the real one's.
+//
 // Faults and extras, by environment variable:
 //   FAKE_FAIL_START=<sentence>   says `failed` with it            FAKE_HANG_START=1         never says `ready`
 //   FAKE_FAIL_TYPE=<browser>     only this type fails so          FAKE_FAIL_WHILE=<path>    only while the file is there
@@ -131,6 +133,7 @@ class Session {
         this.send(0x80 | OPCODE.close, payload);
       this.open = false;
       this.socket.end();
+      this.onGoodbye?.(); // as the real one, which does not wait for the socket's end
       return;
     }
     if (this.open)
@@ -184,6 +187,61 @@ class Session {
   }
 }
 
+// A session in CDP: several connections, or for a while none. Each of them echoes, as any other.
+class SharedSession {
+  constructor(id) {
+    this.id = id;
+    this.connections = new Set();
+    this.bytesIn = this.bytesOut = 0;
+    this.by = 'client';
+    this.reason = { kind: 'client disconnected' };
+    this.isEnding = false;
+  }
+
+  join(socket, keepS) {
+    const connection = new Session(null, socket);
+    this.connections.add(connection);
+    this.keepS = keepS;
+    clearTimeout(this.timer);
+    if (this.keptUntil)
+      say({ say: 'resumed', session: this.id });
+    this.keptUntil = 0;
+    connection.onGoodbye = () => this.left(connection);
+    socket.once('close', () => this.left(connection));
+    return connection;
+  }
+
+  left(connection) {
+    if (!this.connections.delete(connection))
+      return;
+    this.bytesIn += connection.socket.bytesRead;
+    this.bytesOut += connection.socket.bytesWritten;
+    if (this.connections.size)
+      return;
+    if (this.isEnding || !this.keepS)
+      return this.closed();
+    this.keptUntil = performance.now() + this.keepS * 1000;
+    this.timer = setTimeout(() => this.end('grid', { kind: 'keep time over' }), this.keepS * 1000);
+    say({ say: 'kept', session: this.id, keptS: this.keepS });
+  }
+
+  end(by, reason, code, text) {
+    this.by = by;
+    this.reason = reason;
+    this.isEnding = true;
+    clearTimeout(this.timer);
+    if (!this.connections.size)
+      return this.closed();
+    for (const each of this.connections)
+      each.end(by, reason, code, text);
+  }
+
+  closed() {
+    this.socket = { bytesRead: this.bytesIn, bytesWritten: this.bytesOut };
+    Session.prototype.closed.call(this);
+  }
+}
+
 function unmask(payload, mask) {
   const [a, b, c, d] = mask;
   if (!(a | b | c | d))
@@ -222,11 +280,34 @@ function clientFields() {
   return Object.fromEntries([...sessions.values()].filter(each => each.clientFields).map(each => [each.id, each.clientFields]));
 }
 
+function connectionOf({ session: id, joins, keepS, clientFields }, socket) {
+  let session = sessions.get(id);
+  if (!session && joins)
+    return null; // it has ended meanwhile
+  if (!session) {
+    session = new SharedSession(id);
+    session.clientFields = clientFields;
+    sessions.set(id, session);
+  }
+  return session.join(socket, keepS);
+}
+
+// Of each kept session, for how many seconds it still is.
+function kept() {
+  const now = performance.now();
+  return Object.fromEntries(
+    [...sessions.values()].filter(each => each.keptUntil).map(each => [each.id, (each.keptUntil - now) / 1000]));
+}
+
 function onMessage(message, socket) {
   if (socket) {
-    const session = new Session(message.session, socket);
-    session.clientFields = message.clientFields;
-    sessions.set(message.session, session);
+    const session = message.protocol === 'cdp' ? connectionOf(message, socket) : new Session(message.session, socket);
+    if (!session)
+      return void socket.end('HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n');
+    if (message.protocol !== 'cdp') {
+      session.clientFields = message.clientFields;
+      sessions.set(message.session, session);
+    }
     taken++;
     if (message.deadline && Number(process.hrtime.bigint()) / 1e9 > message.deadline)
       return session.end('grid', { kind: 'too late' });
@@ -251,7 +332,7 @@ function onMessage(message, socket) {
   else if (message.do === 'acquire' && !isThere(env.FAKE_HOLD_OWN))
     say({ say: 'acquired', id: message.id, error: env.FAKE_FAIL_OWN || null });
   else if (message.do === 'sync') {
-    say({ say: 'live', sessions: [...sessions.keys()], clientFields: clientFields(), ready });
+    say({ say: 'live', sessions: [...sessions.keys()], clientFields: clientFields(), kept: kept(), ready });
     unacknowledged.forEach(say);
   } else if (message.do === 'canary') {
     const error = env.FAKE_HANG_CANARY || isSick ? 'no context, page and evaluate in time' : env.FAKE_FAIL_CANARY || null;

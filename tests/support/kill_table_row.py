@@ -21,18 +21,22 @@ STEADY = {**WITHOUT_SPARES, "CANARY_INTERVAL": "600"}
 
 @contextlib.asynccontextmanager
 async def row(
-    playwright: Playwright, *arguments: str, environment: dict[str, str] | None = None, repaired: bool = False
+    playwright: Playwright,
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    repaired: bool = False,
+    cdp: bool = False,
 ) -> AsyncIterator[tuple[Grid, Load]]:
     """Two workers, five live sessions, clients that connect all the time. When the load is over, counters, processes,
     open files and temporary files are exactly as they were before it. `repaired`: Redis was lost meanwhile, so that
-    counters had to be repaired."""
+    counters had to be repaired. `cdp`: the clients speak CDP."""
     need("chromium")
     # None of the five live sessions is cut while it outlives its worker.
     ours = {**STEADY, "DRAIN_TIMEOUT": "120"}
     environment = ours | (environment or {})
     arguments = arguments or ("--chromium", "2")
     with running_grid(*arguments, environment=environment) as grid, comes_out_exact(grid, repaired=repaired):
-        async with under_load(grid, playwright) as load:
+        async with under_load(grid, playwright, cdp=cdp) as load:
             yield grid, load
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -14,6 +14,10 @@ PAGE = "data:text/html,<button onclick='this.textContent = +this.textContent + 1
 BEAT_S = 0.1
 KNOCK_S = 0.02
 PATIENCE_S = 30.0
+
+
+Comes = Callable[[], Awaitable[Browser]]
+"""Connects one more client."""
 
 
 class Served(Protocol):
@@ -86,13 +90,13 @@ class Load:
             self.lost[number] = str(error)
             await self._tell()
 
-    async def connect(self, playwright: Playwright, endpoint: str) -> None:
+    async def connect(self, comes: Comes) -> None:
         """A client that comes and goes. It is never cancelled in the middle: its driver would keep the session."""
         while not self.over.is_set():
             async with self.at_the_door:
                 began = time.monotonic()
                 try:
-                    browser = await playwright.chromium.connect(endpoint, timeout=PATIENCE_S * 1000)
+                    browser = await comes()
                     self.longest_connect_s = max(self.longest_connect_s, time.monotonic() - began)
                     await browser.close()
                     self.connects += 1
@@ -132,19 +136,27 @@ async def _health(host: str, port: int) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def under_load(grid: Served, playwright: Playwright, sessions: int = 5) -> AsyncIterator[Load]:
+async def under_load(
+    grid: Served, playwright: Playwright, sessions: int = 5, *, cdp: bool = False
+) -> AsyncIterator[Load]:
     """`sessions` live sessions that click, one client that comes and goes, and one that knocks, for the length of the
-    block."""
+    block. `cdp`: they connect by connect_over_cdp()."""
+
+    async def comes() -> Browser:
+        if cdp:
+            return await playwright.chromium.connect_over_cdp(f"{grid.endpoint}/cdp", timeout=PATIENCE_S * 1000)
+        return await playwright.chromium.connect(grid.endpoint, timeout=PATIENCE_S * 1000)
+
     address = urlsplit(grid.endpoint)
     assert address.hostname is not None
     assert address.port is not None
-    browsers = await asyncio.gather(*(playwright.chromium.connect(grid.endpoint) for _ in range(sessions)))
+    browsers = await asyncio.gather(*(comes() for _ in range(sessions)))
     pages = await asyncio.gather(*(browser.new_page() for browser in browsers))
     await asyncio.gather(*(page.goto(PAGE) for page in pages))
     load = Load(list(browsers), [0] * sessions)
     load.tasks = [
         *(asyncio.create_task(load.click(number, page)) for number, page in enumerate(pages)),
-        asyncio.create_task(load.connect(playwright, grid.endpoint)),
+        asyncio.create_task(load.connect(comes)),
         asyncio.create_task(load.knock(address.hostname, address.port)),
     ]
     try:

@@ -18,6 +18,7 @@ from pwgrid.proxy.api import bounded_body
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures
 from pwgrid.proxy.policy.access import Access
+from pwgrid.proxy.policy.arrival import Arrivals
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster
 from pwgrid.settings.model import Settings
@@ -58,11 +59,13 @@ async def ask(
     method: str = "GET",
     headers: Sequence[tuple[bytes, bytes]] = ((b"host", b"grid"),),
     receive: Receive = has_come,
+    client: tuple[str, int] | None = None,
 ) -> tuple[int, bytes]:
     """One request without a network: status and body."""
     said: list[dict[str, Any]] = []
     path, _, query = path.partition("?")
     scope = {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": list(headers)}
+    scope["client"] = client
 
     async def send(message: Any) -> None:
         said.append(message)
@@ -218,10 +221,56 @@ async def test_the_endpoint_is_told_as_playwrights_own_server_does_without_a_tok
 
 
 @pytest.mark.parametrize("path", ["/json/version", "/json/version/"])
-async def test_a_client_of_the_devtools_protocol_is_sent_to_where_it_is_told_that_there_is_none(path: str) -> None:
+async def test_a_client_of_the_devtools_protocol_is_sent_to_a_session_s_url_each_time(path: str) -> None:
     api = create_app(Grid(), Access("s3cret"))  # type: ignore[arg-type]
-    answer = await get(api, f"{path}?token=s3cret", headers=[(b"host", b"grid:8080")])
-    assert answer == (200, {"webSocketDebuggerUrl": "ws://grid:8080/?token=s3cret"})
+    urls = []
+    for _ in range(2):
+        status, answer = await get(api, f"{path}?token=s3cret&keep=300", headers=[(b"host", b"grid:8080")])
+        assert (status, answer["Protocol-Version"]) == (200, "1.3")
+        urls.append(answer["webSocketDebuggerUrl"])
+    assert all(
+        re.fullmatch(r"ws://grid:8080/devtools/browser/[0-9a-f]{16}\?token=s3cret&keep=300", url) for url in urls
+    )
+    assert urls[0] != urls[1]
+
+
+async def test_it_is_told_of_the_browser_once_a_worker_has_one() -> None:
+    grid = Grid()
+    grid.roster = Roster()
+    workers = [{"id": "0a1b", "browserType": "chromium", "status": "available", "browserVersion": "156.0.7000.1"}]
+    grid.roster.replace({"workers": workers})
+    _, answer = await get(create_app(grid, Access()), "/json/version")  # type: ignore[arg-type]
+    assert answer["Browser"] == "Chrome/156.0.7000.1"
+    assert "HeadlessChrome/156.0.0.0" in answer["User-Agent"]
+
+
+async def test_the_trusted_reverse_proxy_s_scheme_is_in_the_url() -> None:
+    access = Access(arrivals=Arrivals(trusted=("10.0.0.1",)))
+    api = create_app(Grid(), access)  # type: ignore[arg-type]
+    told = [(b"host", b"grid"), (b"x-forwarded-proto", b"https"), (b"x-forwarded-for", b"192.0.2.7")]
+    _, answer = await get(api, "/json/version", headers=told, client=("10.0.0.1", 5))
+    assert answer["webSocketDebuggerUrl"].startswith("wss://grid/devtools/browser/")
+
+
+async def test_what_chromium_has_and_the_grid_has_not_is_said() -> None:
+    api = create_app(Grid(), Access("s3cret"))  # type: ignore[arg-type]
+    assert json.loads((await ask(api, "/json/list"))[1]) == []
+    for path, status, says in (
+        ("/json/protocol", 404, "local: true"),
+        ("/json/new", 404, "Target.createTarget"),
+        ("/json/close/1A", 404, "Target.createTarget"),
+        ("/cdp", 426, "connect a Playwright client"),
+        ("/devtools/browser/x", 426, "connect a Playwright client"),
+    ):
+        found = await get(api, path)
+        assert (found[0], says in found[1]["error"]) == (status, True), found
+
+
+@pytest.mark.parametrize("path", ["/session", "/wd/hub/session"])
+async def test_a_webdriver_client_is_told_in_the_form_of_its_protocol(path: str) -> None:
+    status, said = await get(create_app(Grid(), Access()), path, method="POST")  # type: ignore[arg-type]
+    assert (status, said["value"]["error"]) == (400, "session not created")
+    assert "speaks no WebDriver" in said["value"]["message"] == said["error"]
 
 
 async def test_the_api_describes_itself() -> None:

@@ -16,6 +16,7 @@ from pwgrid.client import GridError, GridRefusal, Server, borrow
 LENT = {
     "browserId": "aa-bb",
     "webSocketEndpoint": "ws://grid/lease/chromium/aa/bb.secret",
+    "cdpEndpoint": "ws://grid/lease/chromium/aa/bb.secret/cdp",
     "browserType": "chromium",
     "labelKey": "AppA:Chromium:UAT",
     "expiresAt": 100.5,
@@ -85,6 +86,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 def test_a_lease_is_for_the_length_of_a_block(hub: Hub) -> None:
     with borrow("appa:chromium:uat:eu", run="smoke", run_id="7", ttl_s=120, grid=hub.url, token="t") as lease:
         assert (lease.ws_endpoint, lease.browser_type) == (LENT["webSocketEndpoint"], "chromium")
+        assert lease.cdp_endpoint == LENT["cdpEndpoint"]
         assert lease.extend(300).expires_at == 200.5
         assert (lease.label_key, lease.requested_label_key) == ("AppA:Chromium:UAT", "appa:chromium:uat:eu")
     assert hub.asked == [

@@ -411,3 +411,29 @@ async def test_a_frozen_master_is_asked_once(
 async def test_no_master_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(MasterGone, match="the master does not answer"):
         await AskMaster(tmp_path / "c").ask("status")
+
+
+async def test_records_of_sessions_that_may_be_kept_are_read_again_while_there_are_any() -> None:
+    registry = Registry()
+    shown = ShownSessions(registry, lambda _record: None)  # type: ignore[arg-type]
+
+    def cdp(**fields: str) -> SessionRecord:
+        return SessionRecord.read("c", {"status": "running", "protocol": "cdp", **fields})
+
+    registry.records = {"c": cdp(), "r": record("r", "running")}
+    await shown.refresh(await registry.activity())
+    registry.read.clear()
+    shown.kept(0)
+    await shown.refresh(await registry.activity())
+    assert registry.read == []
+    registry.records["c"] = cdp(keptUntil="1017.5")
+    shown.kept(1)
+    await shown.refresh(await registry.activity())
+    assert (registry.read, shown.rows["c"]["kept"]) == (["c"], True)
+    registry.records["c"] = cdp(keptUntil="")
+    shown.kept(0)
+    await shown.refresh(await registry.activity())
+    assert (registry.read, shown.rows["c"]["kept"]) == (["c", "c"], False)
+    shown.kept(0)
+    await shown.refresh(await registry.activity())
+    assert registry.read == ["c", "c"]

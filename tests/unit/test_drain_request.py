@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from pwgrid.common.reasons import EndReason
+from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
+from pwgrid.common.worker_lifecycle import DrainTime
 from pwgrid.worker.drain import Drain, DrainRequest
 from pwgrid.worker.holders import LiveSession
 from pwgrid.worker.slots import Slots
@@ -64,3 +65,22 @@ async def test_now_is_now_however_much_time_is_left(timeout_s: float) -> None:
     drain.hurry()
     assert await asyncio.wait_for(drain.sessions_end(with_a_session()), 30) is EndReason.DRAINED_NOW
     assert drain.outcome() == {"cut": 1, "timedOut": False}
+
+
+@pytest.mark.parametrize(
+    ("kind", "within", "waits"),
+    [
+        (WorkerEnd.LIFETIME, DrainTime.RECYCLE, True),
+        (WorkerEnd.MEMORY, DrainTime.RECYCLE, True),
+        (WorkerEnd.TAKEN_OVER, DrainTime.END, True),
+        (WorkerEnd.NO_MASTER, DrainTime.END, True),
+        (WorkerEnd.OPERATOR, DrainTime.END, False),
+        (WorkerEnd.SCALED_DOWN, DrainTime.END, False),
+        (WorkerEnd.SHUTDOWN, DrainTime.END, False),
+        (WorkerEnd.OPERATOR, DrainTime.NOW, False),
+    ],
+)
+def test_no_drain_that_somebody_waits_for_waits_for_kept_sessions(
+    kind: WorkerEnd, within: DrainTime, *, waits: bool
+) -> None:
+    assert Drain(Reason(kind), 30.0, within=within).waits_for_kept is waits

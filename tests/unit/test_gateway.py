@@ -21,7 +21,7 @@ async def told(refusal: Refusal, at_cap: list[str], shortage: str | None) -> Ref
     selector.queue.acquire = mock.AsyncMock(side_effect=refusal)
     selector.caps_reached = mock.AsyncMock(return_value=at_cap)
     readiness.shortage = mock.AsyncMock(return_value=shortage)
-    gateway = Gateway(Settings(), mock.Mock(), selector, mock.Mock(), mock.Mock(), readiness)
+    gateway = Gateway(Settings(), mock.Mock(), selector, mock.Mock(), mock.Mock(), readiness, mock.Mock())
     caps = {"run:ci/nightly": 3, "token:ci": 9}
     claim = Claim(
         HeldAs.SESSION,
@@ -98,7 +98,7 @@ class Workers:
         """As the gateway does, with this as its selector, queue and delivery."""
         self.claim = claim
         selector = mock.Mock(queue=self, give_back=self.give_back)
-        gateway = Gateway(Settings(), mock.Mock(), selector, mock.Mock(), mock.Mock(), mock.Mock())
+        gateway = Gateway(Settings(), mock.Mock(), selector, mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
         return await gateway.place(claim, self)
 
     async def offer(self, worker_id: str) -> str:

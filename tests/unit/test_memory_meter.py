@@ -15,6 +15,7 @@ from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master import memory_meter as memory
 from pwgrid.master.memory_meter import MemoryMeter
+from pwgrid.master.policy.validate_reports import KeptSession
 from pwgrid.master.policy.worker_state_machine import Purpose, WorkerLife
 from pwgrid.master.workers.worker import Worker
 from pwgrid.runtime.browser_process_tree import Table, Tree, process_table
@@ -25,6 +26,10 @@ from pwgrid.settings.pools import PoolTable
 class OneLink:
     def __init__(self) -> None:
         self.pushed: list[dict[str, Any]] = []
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+
+    def send(self, name: str, data: dict[str, Any]) -> None:
+        self.sent.append((name, data))
 
     def push_state(self, state: dict[str, Any]) -> None:
         self.pushed.append(state)
@@ -273,3 +278,41 @@ def test_a_cgroup_that_cannot_be_read_is_said_once(monkeypatch: pytest.MonkeyPat
             found.tick(now)
     said = [line for line in logs if line["event"] == "cgroup_limits_unknown"]
     assert [line["reason"] for line in said] == ["it cannot be read"]
+
+
+def kept(workers: FakeWorkers, **since: float) -> None:
+    """Workers of these ids have kept a session each."""
+    for name, at in since.items():
+        workers.by_id[name] = workers.worker if name == "w" else workers.make(0.0)
+        workers.by_id[name].worker_id = name
+        workers.by_id[name].kept = 1
+        workers.by_id[name].oldest_kept = KeptSession(f"of {name}", at)
+
+
+def test_a_host_short_of_memory_ends_one_kept_session_at_each_sample_the_oldest_first() -> None:
+    workers = FakeWorkers()
+    kept(workers, w=20.0, v=10.0)
+    meter = metered(workers, available=100, min_host_available_mib=200)
+    for number, ended in enumerate((["of v"], ["of v", "of w"], ["of v", "of w"])):
+        meter.tick(100.0 + 5 * number)
+        assert [data["sessionId"] for name, data in workers.link.sent if name == "end_kept"] == ended
+    assert workers.killed == []
+
+
+def test_a_host_with_memory_ends_none() -> None:
+    workers = FakeWorkers()
+    kept(workers, w=20.0)
+    metered(workers, available=300, min_host_available_mib=200).tick(100.0)
+    assert workers.link.sent == []
+
+
+def test_over_the_hard_limit_kept_sessions_end_before_the_worker_is_killed() -> None:
+    workers = FakeWorkers()
+    kept(workers, w=20.0)
+    meter = metered(workers, max_worker_memory_hard_mib=16, memory_metric="rss")
+    meter.tick(100.0)
+    assert (workers.link.sent, workers.killed) == ([("end_kept", {"sessionId": None})], [])
+    meter.tick(101.0)  # no sample: nothing is known of what has become free
+    assert workers.killed == []
+    meter.tick(105.0)
+    assert (len(workers.link.sent), workers.killed) == (1, [("w", "memory limit")])

@@ -74,6 +74,7 @@ def roster() -> Roster:
                         "memoryMib": 7,
                         "largestMib": 4,
                         "ownBrowsers": 2,
+                        "kept": 1,
                         "earlyDeaths": 3,
                         **tally().as_data(),
                     }
@@ -184,6 +185,7 @@ def test_every_figure_of_a_grid_that_serves() -> None:
         ("pwgrid_workers_suspect", *CHROMIUM): 1,
         ("pwgrid_drain_timeouts_total", *CHROMIUM): 8,
         ("pwgrid_own_browsers", *CHROMIUM): 2,
+        ("pwgrid_kept_sessions", *CHROMIUM): 1,
         ("pwgrid_worker_starts_total", *CHROMIUM): 4,
         **{("pwgrid_worker_recycles_total", *CHROMIUM, each): 0 for each in event_counts.RECYCLES},
         **{("pwgrid_worker_deaths_total", *CHROMIUM, each, "none"): 0 for each in event_counts.DEATHS},

@@ -184,7 +184,7 @@ def gateway(**settings: Any) -> Gateway:
             "workers": [{"id": "c0", "pool": "chromium", "browserType": "chromium", "status": "available"}],
         }
     )
-    return Gateway(Settings(**settings), roster, mock.Mock(), mock.Mock(), Access(), mock.Mock())
+    return Gateway(Settings(**settings), roster, mock.Mock(), mock.Mock(), Access(), mock.Mock(), mock.Mock())
 
 
 def test_the_gateway_s_policy_has_the_settings_and_the_pools_of_workers() -> None:

@@ -46,3 +46,20 @@ def test_a_record_says_what_a_session_or_lease_shares_and_what_it_speaks_only_wh
 @pytest.mark.parametrize(("text", "figure"), [("1e3", 1000.0), ("1.5", 1.5), ("-3", -3.0), (None, 0.0)])
 def test_a_figure_is_what_it_is(text: str | None, figure: float) -> None:
     assert records.number(text) == figure
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "until"),
+    [
+        ("running", "1017.5", 1017.5),
+        ("running", "", None),
+        ("running", None, None),
+        ("running", "nan", None),
+        ("completed", "1017.5", None),  # left over from before its end
+    ],
+)
+def test_a_session_is_kept_only_while_it_runs(status: str, text: str | None, until: float | None) -> None:
+    fields = {"status": status} | ({} if text is None else {records.KEPT_UNTIL: text})
+    session = SessionRecord.read("s", fields)
+    assert session.kept_until == until
+    assert (session.as_json()["kept"], session.as_json()["keptUntil"]) == (until is not None, until)

@@ -97,3 +97,15 @@ def test_nobody_is_known_where_there_is_no_list(value: object) -> None:
 def test_who_waits_is_told_by_pool_run_and_token() -> None:
     right = {"pool": "chromium", "run": "", "token": "ci", "waiting": 3}
     assert validate_reports.waiting_by_run([{**right, "waiting": None}, {**right, "at": 1}]) == [right]
+
+
+def test_the_session_that_was_kept_longest_is_told_with_its_time() -> None:
+    assert validate_reports.kept_session(None) is None
+    found = validate_reports.kept_session({"session": "s1", "since": 7})
+    assert found == validate_reports.KeptSession("s1", 7.0)
+
+
+@pytest.mark.parametrize("value", ["s1", [], {"since": 7}, {"session": "s1"}, {"session": "", "since": 7}])
+def test_what_is_no_kept_session_is_an_error(value: object) -> None:
+    with pytest.raises(ValueError, match=r"is no kept session|and no id"):
+        validate_reports.kept_session(value)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Collection
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 
@@ -140,7 +141,7 @@ async def test_a_client_that_is_tried_again_counts_once_among_those_that_stood_i
     leases = Leases(None, chosen, chosen, RegistryUnavailable("Redis is away"))
     selector, asks = Selector(Settings(), cast(Registry, leases), roster(), ()), claim("appa")
     readiness = Readiness(Settings(), roster(), cast(Registry, leases))
-    gateway = Gateway(Settings(), roster(), selector, cast(Handoffs, None), Access(), readiness)
+    gateway = Gateway(Settings(), roster(), selector, cast(Handoffs, None), Access(), readiness, mock.Mock())
     waits = asyncio.create_task(gateway.slot(asks))
     while not selector.queue.waiting() or selector.queue._serving:
         await asyncio.sleep(0)

@@ -124,6 +124,15 @@ def test_what_is_isolated_is_said_only_of_those_that_are() -> None:
     assert (first[5:], second[5:]) == (["browser", "127.0.0.1:5000"], ["127.0.0.1:5000"])
 
 
+def test_a_session_without_a_client_is_called_kept() -> None:
+    sessions = [session("a" * 16, kept=True, keptUntil=1000.0), session("b" * 16, kept=False)]
+    lines = drawn(replace(SNAPSHOT, sessions=sessions), size=(120, 24))
+    assert [line.split()[3] for line in lines if line.startswith(("aaaaaaaaaaaa", "bbbbbbbbbbbb"))] == [
+        "kept",
+        "running",
+    ]
+
+
 def test_without_a_floor_for_the_hosts_memory_none_is_shown() -> None:
     host = {"availableMib": 4000, "minAvailableMib": 0, "guard": None, "memoryMetric": "pss"}
     assert drawn(replace(SNAPSHOT, status=status(host=host)))[1].endswith("free 4000")

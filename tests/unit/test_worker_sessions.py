@@ -1,10 +1,11 @@
 """When a worker records the starts and ends of its sessions, and answers their proxies."""
 
 import asyncio
+import contextlib
 import json
 import math
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from pwgrid.common.reasons import EndReason, Reason
-from pwgrid.common.types import Isolation
+from pwgrid.common.types import Isolation, Protocol
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.tokens.file import changing
 from pwgrid.tokens.tokens import Role, make
@@ -20,6 +21,7 @@ from pwgrid.worker import sessions as module
 from pwgrid.worker.admission import Admission
 from pwgrid.worker.handoff_server import HandoffServer
 from pwgrid.worker.holders import End, Lease, LiveSession, OfferedClient, OwnBrowser, SessionClosed
+from pwgrid.worker.leases import digest_of
 from pwgrid.worker.slots import Slots
 
 BOUND_S = 20.0
@@ -73,6 +75,39 @@ class Worker:
             self.admission._offered(OfferedClient(session, math.inf, {}, "", "", sock, answered))
         return refused[0] if refused else None
 
+    async def joins(self, session_id: str, *, deadline: float = math.inf, keep_s: float = 0.0) -> str | None:
+        """What a proxy hears whose client joins this session."""
+        session = LiveSession("c1", protocol=Protocol.CDP, keep_s=keep_s)
+        return await self._hears(session, deadline=deadline, joins=session_id)
+
+    async def comes(
+        self, session_id: str, *, token: str = "", lease: str = "", protocol: Protocol = Protocol.CDP
+    ) -> str | None:
+        """What a proxy hears whose client is to begin a session of this id."""
+        self.slots.status = WorkerStatus.AVAILABLE
+        session = LiveSession(session_id, lease_id=lease, protocol=protocol, client_fields={"token": token})
+        return await self._hears(session)
+
+    async def _hears(self, session: LiveSession, *, deadline: float = math.inf, joins: str = "") -> str | None:
+        said: list[str | None] = []
+        with socket.socket() as sock:
+            client = OfferedClient(
+                session,
+                deadline,
+                {},
+                "",
+                "x",
+                sock,
+                lambda packet: said.append(json.loads(packet)["refused"]),
+                0.0,
+                joins,
+            )
+            self.admission._offered(client)
+            while not said:
+                await asyncio.sleep(0)
+        (refused,) = said
+        return refused
+
     def on_served(self) -> None:
         self.done.append("told")
         self.told.set()
@@ -95,6 +130,15 @@ class Worker:
     def give_back(self, session_id: str) -> None:
         self.done.append(f"give back {session_id}")
 
+    exited: asyncio.Future[None]
+
+    @contextlib.contextmanager
+    def ping(self) -> Iterator[asyncio.Future[None]]:
+        self.exited = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        answer.set_result(None)
+        yield answer
+
     def close_session(self, session_id: str, reason: str, _text: str | None) -> None:
         self.done.append(f"close {session_id}: {reason}")
 
@@ -102,6 +146,12 @@ class Worker:
 
     def mark_served(self, session: LiveSession) -> None:
         session.is_served = True
+
+    def take_over(self, sessions: Iterable[str]) -> None:
+        self.taken_over = [*sessions]
+
+    def beat_soon(self) -> None:
+        self.done.append("beat")
 
     def started(self, session: LiveSession) -> None:
         self.done.append(f"start {session.id}")
@@ -246,3 +296,80 @@ async def test_a_proxy_ends_a_session_that_is_there_and_hears_of_one_that_is_not
     assert not any(each.startswith("close") for each in worker.done)
     assert worker.admission.asked(1, {"do": "end session", "id": "a"}) == {"refused": None}
     assert "close a: ended by operator" in worker.done
+
+
+async def test_a_client_joins_a_cdp_session_and_no_other_one(worker: Worker) -> None:
+    cdp, playwright = LiveSession("cdp", protocol=Protocol.CDP), LiveSession("pw")
+    coming = LiveSession("coming", protocol=Protocol.CDP)
+    for each in (cdp, playwright, coming):
+        worker.slots.admit(each)
+    cdp.is_served = playwright.is_served = True
+    cdp.keep_s = 60.0
+    assert await worker.joins("cdp") is None
+    assert await worker.joins("pw") == "no such session"
+    assert await worker.joins("unknown") == "no such session"
+    assert await worker.joins("coming") == "not yet"
+    assert await worker.joins("cdp", deadline=0.0) == "late"
+    assert cdp.keep_s == 60.0
+    await worker.joins("cdp", keep_s=5.0)
+    assert cdp.keep_s == 5.0  # the last one that says counts
+    assert worker.slots.taken == 3
+
+
+async def test_who_asks_for_a_session_that_another_proxy_has_begun_joins_it_if_it_is_the_same_owner_s(
+    worker: Worker,
+) -> None:
+    session = LiveSession("s1", protocol=Protocol.CDP, is_served=True, client_fields={"token": "ci"})
+    worker.slots.admit(session)
+    assert await worker.comes("s1", token="ci") is None
+    assert await worker.comes("s1", token="other") == "no such session"
+    worker.slots.hold(Lease("l1", digest="", expires_at=0.0))
+    assert await worker.comes("l1", token="ci") == "no such session"
+    assert worker.slots.taken == 2
+
+
+async def test_a_session_is_kept_until_a_client_comes_back(worker: Worker) -> None:
+    await worker.serve("a", "b", protocol=Protocol.CDP)
+    worker.sessions.on_kept = lambda: worker.done.append(f"kept {[each.id for each in worker.slots.kept()]}")
+    worker.done.clear()
+    worker.sessions.has_clients("b", 60.0)
+    worker.sessions.has_clients("a", 30.0)
+    worker.sessions.has_clients("unknown", 30.0)
+    assert worker.done == ["beat", "kept ['b']", "beat", "kept ['b', 'a']"]
+    assert worker.slots.taken == 2
+    worker.sessions.has_clients("b", None)
+    assert worker.done[-1] == "kept ['a']"
+    worker.sessions.end_kept(Reason(EndReason.KEPT_IN_DRAIN, "shutdown"))
+    assert worker.done[-1] == "close a: its worker drained while it was kept: shutdown"
+    worker.sessions.end_kept(Reason(EndReason.KEPT_FOR_MEMORY), "b")
+    assert worker.done[-1].startswith("close a")  # that has a client
+
+
+async def test_a_worker_tells_proxies_whose_session_it_is(worker: Worker) -> None:
+    worker.slots.hold(Lease("l1", client_fields={"token": "ci"}, digest="", expires_at=0.0))
+    worker.slots.admit(LiveSession("s1", lease_id="l1", protocol=Protocol.CDP))
+    worker.slots.admit(LiveSession("s2", client_fields={"token": "other"}))
+    assert worker.admission.asked(1, {"do": "tell of session", "id": "s1"}) == {
+        "refused": None,
+        "token": "ci",
+        "protocol": "cdp",
+    }
+    assert worker.admission.asked(1, {"do": "tell of session", "id": "s2"})["protocol"] == "playwright"
+    assert worker.admission.asked(1, {"do": "tell of session", "id": "l1"}) == {"refused": "no such session"}
+
+
+async def test_cdp_clients_with_one_lease_share_its_browser(worker: Worker) -> None:
+    worker.slots.hold(lease := Lease("l1", digest=digest_of("x"), expires_at=math.inf, is_answered=True))
+    session = LiveSession("s1", lease_id="l1", protocol=Protocol.CDP, is_served=True)
+    worker.slots.admit(session)
+    lease.connected = "s1"
+    assert await worker.comes("s2", lease="l1", protocol=Protocol.CDP) is None
+    assert worker.slots.live.keys() == {"s1"}
+    assert lease.connected == "s1"
+
+
+async def test_a_successor_knows_which_sessions_speak_cdp(worker: Worker) -> None:
+    worker.admission.adopt(cast("Any", worker), {"a": {"protocol": "cdp"}, "b": {}})
+    assert worker.sessions.speaks_cdp("a")
+    assert not worker.sessions.speaks_cdp("b")
+    assert worker.taken_over == ["a"]  # whose records may say that they are kept

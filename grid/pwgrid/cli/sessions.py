@@ -13,7 +13,7 @@ from pwgrid.cli.ask_grid import find_grid, latest_sessions, redis_of
 from pwgrid.cli.options import GRID_OPTIONS, with_json, with_options
 from pwgrid.cli.output import clock, one_line, table
 from pwgrid.common.session_lifecycle import SessionStatus
-from pwgrid.common.types import Isolation
+from pwgrid.common.types import Isolation, Protocol
 from pwgrid.runtime.find_grids import RunningGrid
 
 FOLLOW_EVERY_S: Final = 0.5
@@ -85,6 +85,10 @@ def sessions_text(found: Sequence[Found]) -> str:
         remarks = [session["reason"]] if session["reason"] else []
         if (isolation := session.get("isolation", Isolation.CONTEXT)) != Isolation.CONTEXT:
             remarks.append(f"isolation {isolation}")
+        if (protocol := session.get("protocol", Protocol.PLAYWRIGHT)) != Protocol.PLAYWRIGHT:
+            remarks.append(f"protocol {protocol}")
+        if session.get("kept"):
+            remarks.append(f"kept for another {max(0.0, session['keptUntil'] - time.time()):.0f} s")
         if ignored := session.get("ignoredOptions"):
             remarks.append(f"launch options ignored: {', '.join(ignored)}")
         if session.get("viewedAt"):

@@ -165,8 +165,12 @@ def _worker_row(worker: Found) -> tuple[object, ...]:
         f"{worker['active'] or 0}/{worker['slots']}",
         worker["lifetime"] or 0,
         "-" if size is None else f"{size} MiB",
-        (worker["reason"] or worker.get("suspect") or "") + left,
+        (worker["reason"] or worker.get("suspect") or "") + left + _kept(worker.get("kept", 0)),
     )
+
+
+def _kept(sessions: int) -> str:
+    return f" ({sessions} kept without a client)" if sessions else ""
 
 
 def _problem(error: str | None) -> str:

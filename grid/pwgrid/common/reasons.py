@@ -55,7 +55,10 @@ class EndReason(StrEnum):
     CLIENT_DISCONNECTED = "client disconnected"
     CONNECTION_LOST = "connection lost"
     PROTOCOL_ERROR = "protocol error"  # the detail is the WebSocket close code
-    CLIENT_CLOSED_BROWSER = "client closed the browser"  # over CDP; the browser lives on for its other clients
+    CLIENT_CLOSED_BROWSER = "client closed the browser"  # over CDP; a shared browser lives on for its other clients
+    KEEP_TIME_OVER = "keep time over"  # nobody came back to a kept session
+    KEPT_IN_DRAIN = "kept in a drain"  # a kept session holds up no drain; the detail is why its worker drains
+    KEPT_FOR_MEMORY = "kept while the host is short of memory"
     PING_TIMEOUT = "ping timeout"
     IDLE_TIMEOUT = "idle timeout"
     MAXIMUM_DURATION = "maximum duration"
@@ -96,6 +99,7 @@ class OfferRefusal(StrEnum):
     USED_UP = "used up"
     NO_LEASE = "no such lease"
     NO_SESSION = "no such session"
+    NOT_YET = "not yet"  # the session that the client joins has not begun
     IN_USE = "in use"
     GONE = "gone"
     UNCHECKED = "its token cannot be checked"
@@ -125,6 +129,8 @@ _SENTENCES: Final[Mapping[WorkerEnd | EndReason, str]] = {
     WorkerEnd.WORKER_ENDED: "worker ended with {}",
     WorkerEnd.NOT_FORKED: "cannot start a worker: {}",
     EndReason.PROTOCOL_ERROR: "protocol error ({})",
+    EndReason.KEPT_IN_DRAIN: "its worker drained while it was kept: {}",
+    EndReason.KEPT_FOR_MEMORY: "the host ran short of memory while it was kept",
 }
 """What a kind is called, where that is not its value; {} is the detail. To the others a detail is added."""
 

@@ -37,6 +37,7 @@ _ENDS: Final[dict[str, SessionStatus]] = {
     EndReason.GRID_STOPPED: SessionStatus.ENDED,
     EndReason.RETURNED: SessionStatus.COMPLETED,
     EndReason.EXPIRED: SessionStatus.EXPIRED,
+    EndReason.KEEP_TIME_OVER: SessionStatus.COMPLETED,
     EndReason.NOT_ANSWERED: SessionStatus.EXPIRED,
 }
 """An end by the grid or the browser is a failure, except for these reasons."""

@@ -19,5 +19,12 @@ class Isolation(StrEnum):
     PROCESS = "process"  # nothing but the host
 
 
+class Protocol(StrEnum):
+    """What a client speaks. The values stand in records, packets and the API."""
+
+    PLAYWRIGHT = "playwright"
+    CDP = "cdp"  # the Chrome DevTools Protocol: Puppeteer, connect_over_cdp(), most agents
+
+
 GIVEN_BY_CLIENTS: Final = ("name", "run", "labels")
 """The fields of a session's record that its client itself gives."""

@@ -78,8 +78,12 @@ class MemoryMeter:
             self._look_at_host(workers)
         for worker in workers:
             settings = self._settings_of(worker)
-            if over_hard(settings, worker.memory) and worker.life.status in NOT_ENDED:
+            is_over = over_hard(settings, worker.memory)
+            worker.has_spent_kept &= is_over
+            if is_over and worker.life.status in NOT_ENDED:
                 limit_mib = settings.max_worker_memory_hard_mib
+                if not is_sample or worker.end_all_kept(f"more than {limit_mib} MiB"):
+                    continue  # the next sample tells whether that was enough
                 log.error("memory_limit", worker=worker.worker_id, **_figures(worker), limit_mib=limit_mib)
                 worker.takes_too_much_memory(MEMORY_LIMIT)
             elif worker.life.is_capacity and worker.recycle is None:
@@ -160,10 +164,22 @@ class MemoryMeter:
         self._room = room_for(self.host_available_mib, self.guard.floor_mib, sizes)
         was = self.guard.reason
         reason = self.guard.observe(self.host_available_mib)
+        if reason is not None:
+            self._end_oldest_kept()
         if reason is not None and was is None:
             log.error("host_guard_closed", available_mib=self.host_available_mib, floor_mib=self.guard.floor_mib)
         elif reason is None and was is not None:
             log.info("host_guard_opened", available_mib=self.host_available_mib, floor_mib=self.guard.floor_mib)
+
+    def _end_oldest_kept(self) -> None:
+        """Ends one session that nobody uses: the memory that it frees may be enough."""
+        with_kept = [worker for worker in self._workers.by_id.values() if worker.oldest_kept is not None]
+        if with_kept:
+            min(with_kept, key=_kept_since).end_oldest_kept("the host is short of memory")
+
+
+def _kept_since(worker: Worker) -> float:
+    return worker.oldest_kept.since if worker.oldest_kept is not None else math.inf
 
 
 def _processes(worker: Worker, table: Table) -> Iterator[psutil.Process]:

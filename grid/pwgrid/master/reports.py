@@ -117,6 +117,7 @@ class Reports:
                     "browserType": worker.browser_type,
                     "status": worker.life.status.value,
                     "playwrightVersion": worker.launched.get("playwrightVersion"),
+                    "browserVersion": worker.launched.get("browserVersion"),
                     **({"suspect": worker.suspicion[:MOST_CHARACTERS]} if worker.suspicion else {}),
                 }
                 for worker in self._workers.by_id.values()

@@ -26,6 +26,7 @@ from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.client_traces import ClientTraces
 from pwgrid.proxy.connect.connect import ConnectingClient
+from pwgrid.proxy.connect.find_session import SessionFinder
 from pwgrid.proxy.connect.first_bytes import ProtocolChooser
 from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.handoff_link import Handoffs, tune
@@ -108,7 +109,10 @@ class Proxy:
         self._is_retiring = False
         self.access = access_of(boot, lambda: self._is_retiring and self.roster.operators_token != own_token_id)
         self.readiness = Readiness(self.settings, self.roster, self.registry)
-        self.gateway = Gateway(self.settings, self.roster, self.selector, self.handoffs, self.access, self.readiness)
+        sessions = SessionFinder(self.registry, self.roster, self.handoffs)
+        self.gateway = Gateway(
+            self.settings, self.roster, self.selector, self.handoffs, self.access, self.readiness, sessions
+        )
         self.gateway.traces = traces
         self.master = AskMaster(boot.runtime / "control.sock")
         self.feed = Feed(self.settings, self.registry, self.roster, self.queue, self.gateway.figures, self.master)

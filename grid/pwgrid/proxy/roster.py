@@ -56,6 +56,7 @@ class WorkerView:
     pool: str
     reason: str | None = None
     suspect: str | None = None
+    browser_version: str = ""
 
 
 @dataclass(slots=True)
@@ -93,6 +94,7 @@ class Roster:
                 pool=worker.get("pool", worker["browserType"]),
                 reason=state.get("reasons", {}).get(worker["id"]),
                 suspect=worker.get("suspect"),
+                browser_version=worker.get("browserVersion") or "",
             )
             for worker in state.get("workers", [])
         }

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from pwgrid.common.histogram import Histogram
 from pwgrid.common.redis_faults import RedisFault
-from pwgrid.common.session_lifecycle import HeldAs
-from pwgrid.common.types import BrowserType, Isolation
+from pwgrid.common.session_lifecycle import HeldAs, SessionStatus
+from pwgrid.common.types import BrowserType, Isolation, Protocol
 from pwgrid.common.worker_id import is_worker_id
 
 ACTIVE = "cluster:active_connections"
@@ -45,7 +45,9 @@ ISOLATION = "isolation"
 PROTOCOL = "protocol"
 """A field of the record of a session or lease that speaks another one than Playwright's."""
 
-PLAYWRIGHT = "playwright"
+KEPT_UNTIL = "keptUntil"
+"""A field of the record of a session that has no client now, in Unix seconds; empty once it has one again, and left
+over from before its end."""
 
 TOKEN_ID = "tokenId"
 """Of a client's token; workers know it, no record has it."""
@@ -211,7 +213,13 @@ class SessionRecord:
     @property
     def protocol(self) -> str:
         """What its client speaks."""
-        return self.extra.get(PROTOCOL) or PLAYWRIGHT
+        return self.extra.get(PROTOCOL) or Protocol.PLAYWRIGHT.value
+
+    @property
+    def kept_until(self) -> float | None:
+        """Until when its browser waits for a client to come back; None if it has one, or has ended."""
+        until = number(self.extra.get(KEPT_UNTIL))
+        return until if until and self.status == SessionStatus.RUNNING else None
 
     @property
     def ignored_options(self) -> list[str]:
@@ -237,6 +245,8 @@ class SessionRecord:
             "bytesOut": self.bytes_out,
             "isolation": self.isolation,
             "protocol": self.protocol,
+            "kept": self.kept_until is not None,
+            "keptUntil": self.kept_until,
             "ignoredOptions": self.ignored_options,
             "viewedAt": self.viewed_at,
             **{name: self.extra.get(name) for name in OPTIONAL_FIELDS},

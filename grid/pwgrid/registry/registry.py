@@ -290,10 +290,10 @@ class Registry:
 
         return await self._page(HeldAs.LEASE, passes, limit, cursor)
 
-    async def describe_lease(self, lease_id: str, fields: Mapping[str, str]) -> bool:
-        """Writes these fields into the record of a lease of the worker that registered here. Returns False if Redis
-        does not know that this worker has the lease."""
-        key = records.key_of(HeldAs.LEASE, lease_id)
+    async def describe(self, kind: HeldAs, holder_id: str, fields: Mapping[str, str]) -> bool:
+        """Writes these fields into the record of a session or lease of the worker that registered here. Returns False
+        if Redis does not know that this worker has it."""
+        key = records.key_of(kind, holder_id)
         return await self._set_fields(key, fields, ":".join(self._own), self._record_ttl_s)
 
     # Workers

@@ -188,6 +188,8 @@ class Settings(BaseModel, frozen=True):
     """A session is ended when its client sends nothing for this time, even while it waits for an answer."""
     session_max_duration: value_types.Limit = setting(0.0, "sessions", "worker")
     """A session is ended after this time."""
+    keep_max: value_types.Wait = setting(600.0, "sessions", "proxy")
+    """Longest time that a CDP client's browser is kept when nobody is connected (?keep=); 0: none is kept."""
     session_max_buffered_mib: Annotated[int, value_types.Bounds(1, 4096)] = setting(64, "sessions", "worker")
     """A session is ended when more than this, without the last message, waits for its client to read it."""
     live_view: bool = setting(True, "sessions", "proxy", "worker")

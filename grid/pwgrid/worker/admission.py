@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
+from pwgrid.common.types import Protocol
 from pwgrid.registry.records import OF_LEASE, TOKEN
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer
@@ -36,6 +37,7 @@ class Admission:
         self.sessions = Sessions(boot, slots, registry_sync, handoff, on_offered, on_served)
         self.leases = Leases(slots, boot.directory / "leases.json", grace_s, registry_sync, self.sessions, self.tokens)
         self._slots = slots
+        self._registry_sync = registry_sync
         self._handoff = handoff
         self._ended_tokens: frozenset[str] = frozenset()
         """Names of tokens whose sessions were to end: a proxy may offer one that it checked before."""
@@ -55,14 +57,19 @@ class Admission:
         session that its browser server has."""
         self.leases.adopt({session_id: told.get(OF_LEASE, "") for session_id, told in live.items()})
         self.sessions.adopt(server, live)
+        self._registry_sync.take_over(each.id for each in self._slots.live.values() if each.protocol is Protocol.CDP)
         self.end_of_tokens(self._ended_tokens)  # the master may have told them before
 
     def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the answer to a proxy's request. Raises KeyError, TypeError or ValueError for a malformed one."""
-        if message["do"] != "end session":
+        if message["do"] not in ("end session", "tell of session"):
             return self.leases.asked(link, message)
-        if (session_id := str(message["id"])) not in self._slots.live:
+        session_id = str(message["id"])
+        if (session := self._slots.live.get(session_id)) is None:
             return {"refused": OfferRefusal.NO_SESSION}
+        if message["do"] == "tell of session":
+            token = (self._slots.held.get(session.lease_id) or session).client_fields.get(TOKEN, "")
+            return {"refused": None, "token": token, "protocol": session.protocol.value}
         self.sessions.end(session_id, Reason(EndReason.ENDED_BY_OPERATOR))
         return {"refused": None}
 
@@ -97,7 +104,9 @@ class Admission:
         self.sessions.all_ended(end)
 
     def _offered(self, client: OfferedClient) -> None:
-        if client.session.lease_id:
+        if client.joins:
+            self.sessions.join(client, client.joins)
+        elif client.session.lease_id:
             self.leases.offered(client)
         elif self._is_to_end(client.session):
             client.answer(EndReason.TOKEN_REVOKED)

@@ -23,6 +23,12 @@ class Drain:
     within: DrainTime = DrainTime.END
     cut: EndReason = EndReason.DRAIN_TIMEOUT
 
+    @property
+    def waits_for_kept(self) -> bool:
+        """Whether kept sessions last on as those with clients do: where nobody waits for the worker's end, or where
+        something has died. Other drains end them at once: nobody may ever come back to them."""
+        return self.within is DrainTime.RECYCLE or self.reason.kind in (WorkerEnd.TAKEN_OVER, WorkerEnd.NO_MASTER)
+
 
 class DrainRequest:
     """Whether a drain was asked for, and by when its sessions have to end. A later request may leave them less time."""

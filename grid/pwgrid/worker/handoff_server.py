@@ -17,6 +17,7 @@ import orjson
 import structlog
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, DescriptorsLost, receive
+from pwgrid.common.types import Protocol as Spoken
 from pwgrid.registry.records import TOKEN_ID
 from pwgrid.worker.holders import LiveSession, OfferedClient, OwnBrowser
 
@@ -167,6 +168,10 @@ class HandoffServer:
                 session.own = OwnBrowser(float(own["until"]), own["options"], own["network"])
             until = float((own or said).get("until", 0))
             session.lease_id, secret = said.get("lease", ("", ""))
+            session.protocol, session.keep_s = (
+                Spoken(said.get("protocol", Spoken.PLAYWRIGHT)),
+                float(said.get("keep", 0)),
+            )
             (fd,) = fds
             client = OfferedClient(
                 *(session, float(said["deadline"]), said["headers"], said["early"], secret),
@@ -174,6 +179,7 @@ class HandoffServer:
                 socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fd),
                 partial(self._send, link),
                 until,
+                said.get("joins", ""),
             )
         except (OSError, ValueError, TypeError, KeyError) as error:
             for each in fds:

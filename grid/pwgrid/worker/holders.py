@@ -12,6 +12,7 @@ import orjson
 
 from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.session_lifecycle import HeldAs, SessionStatus, how_ended
+from pwgrid.common.types import Protocol
 from pwgrid.registry.records import EXPIRES_AT, TOKEN_ID
 
 
@@ -49,6 +50,15 @@ class OwnBrowser:
     network: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """That a session has no client now, and waits for one. `since` is in seconds of CLOCK_MONOTONIC, `until` in Unix
+    seconds."""
+
+    since: float
+    until: float
+
+
 @dataclass(slots=True)
 class LiveSession(Holder):
     """A session in one of this worker's slots."""
@@ -60,6 +70,10 @@ class LiveSession(Holder):
     """Where the session is traced: what its proxy wants to hear again when it is over."""
     own: OwnBrowser | None = None
     """None: a context in the browser that this worker's sessions share."""
+    protocol: Protocol = Protocol.PLAYWRIGHT
+    keep_s: float = 0.0
+    """How long its browser is kept when its last client has gone; 0: not at all."""
+    kept: Kept | None = None
 
     @property
     def takes_slot(self) -> bool:
@@ -83,6 +97,8 @@ class OfferedClient:
     _send: Callable[[bytes], None]
     until: float = 0.0
     """Until when it may be served where it waits for a browser of its own (CLOCK_MONOTONIC); 0: until `deadline`."""
+    joins: str = ""
+    """The id of the session that it joins; `session` is then no session of its own, only what the answer names."""
 
     def own_browser(self) -> OwnBrowser:
         """The browser of its own that its pool or its lease gives it: one like all others of the pool."""

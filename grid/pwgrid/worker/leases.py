@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from hmac import compare_digest
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,7 @@ import structlog
 
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
-from pwgrid.common.types import Isolation
+from pwgrid.common.types import Isolation, Protocol
 from pwgrid.registry.records import ISOLATION, TOKEN, TOKEN_ID
 from pwgrid.worker.holders import (
     EXPIRED,
@@ -191,6 +192,8 @@ class Leases:
             client.answer(OfferRefusal.LATE)
         elif not lease.connected:
             self._admit(lease, client)
+        elif client.session.protocol is Protocol.CDP and self.sessions.speaks_cdp(lease.connected):
+            self.sessions.once_reported(client, partial(self._join, lease, client))
         elif lease.waiting is not None:
             client.answer(OfferRefusal.IN_USE)
         else:
@@ -221,6 +224,17 @@ class Leases:
         if lease.client_fields.get(ISOLATION) == Isolation.BROWSER:
             client.session.own = client.session.own or client.own_browser()
         self.sessions.serve(client)
+
+    def _join(self, lease: Lease, client: OfferedClient) -> None:
+        """Has the client join the session of the lease, or begin another one if that has ended."""
+        if self.get(lease.id) is None or lease.over is not None:
+            client.answer(OfferRefusal.NO_LEASE, ended=self._why_ended(client))
+        elif lease.connected:
+            self.sessions.join(client, lease.connected)
+        elif time.monotonic() >= client.deadline:
+            client.answer(OfferRefusal.LATE)
+        else:
+            self._admit(lease, client)
 
     def _without_client(self, lease: Lease) -> None:
         """No client is connected with the lease any more: ends the lease, admits the next client, or waits for one."""

@@ -70,6 +70,7 @@ class Worker:
             on_offered=self._serve.set,  # a spare that is offered a session has to serve
             on_served=self._watch_lifetime,
         )
+        self.admission.sessions.on_kept = self._kept_changed
         self._missed_for = ""
         """Why the last heartbeat was missed; empty if it was not. The log has each reason once."""
         self._shown_suspicion: str | None = None
@@ -198,6 +199,7 @@ class Worker:
         health = BrowserHealth(server, HealthTimes.of(self.settings), self._suspicion_changed)
         server.on_sign = health.sign
         server.on_errors = partial(self._note_errors, health)
+        server.on_kept = self.admission.sessions.has_clients
         self.admission.sessions.on_handoff_failed = partial(health.sign, "a client was not handed over")
         self._background_tasks.start(self._watch_browser_server(server), "browser server watch")
         self._background_tasks.start(self._end_when_server_hangs(health, server), "browser server liveness")
@@ -263,8 +265,20 @@ class Worker:
         left of the time, if the drain began elsewhere."""
         was_asked = self._drain.is_asked
         drain = Drain(reason, within.seconds(self.settings) if left_s is None else left_s, within=within)
-        if self._drain.ask(drain) and was_asked:
+        is_first_or_shorter = self._drain.ask(drain)
+        if is_first_or_shorter:
+            self._end_kept()
+        if is_first_or_shorter and was_asked:
             log.info("drain_hurried", reason=str(reason), sessions=len(self.slots.live), timeout_s=drain.timeout_s)
+
+    def _kept_changed(self) -> None:
+        self._end_kept()
+        self.control.push_state(self._view())
+
+    def _end_kept(self) -> None:
+        """Ends kept sessions where a drain does not wait for them."""
+        if self._drain.is_asked and not self._drain.limit.waits_for_kept:
+            self.admission.sessions.end_kept(Reason(EndReason.KEPT_IN_DRAIN, str(self._drain.limit.reason)))
 
     def _fail(self, reason: Reason[WorkerEnd], timeout_s: float, cut: EndReason) -> None:
         """Starts a drain after which the worker exits with EXIT_FAILED."""
@@ -298,6 +312,8 @@ class Worker:
             self._serve.set()
         elif name == "open_log":
             logging.open_again(self.settings.log_file)
+        elif name == "end_kept":
+            self.admission.sessions.end_kept(Reason(EndReason.KEPT_FOR_MEMORY), data["sessionId"])
         elif name == "end_session":
             self.admission.sessions.end(str(data["sessionId"]), Reason(EndReason.ENDED_BY_OPERATOR))
         else:
@@ -431,11 +447,14 @@ class Worker:
 
     def _view(self) -> dict[str, Any]:
         slots = self.slots
-        view = {"status": slots.status.value, "active": slots.taken, "lifetime": slots.lifetime}
+        view: dict[str, Any] = {"status": slots.status.value, "active": slots.taken, "lifetime": slots.lifetime}
         if self._shown_suspicion is not None:
             view["suspect"] = self._shown_suspicion
         if slots.own_browsers:
             view["ownBrowsers"] = slots.own_browsers
+        if kept := slots.kept():
+            assert kept[0].kept is not None
+            view |= {"kept": len(kept), "oldestKept": {"session": kept[0].id, "since": kept[0].kept.since}}
         return {**view, "runs": runs} if (runs := slots.runs()) else view
 
     def _hello(self) -> dict[str, Any]:

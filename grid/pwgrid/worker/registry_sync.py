@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import structlog
@@ -13,7 +13,8 @@ from pwgrid import __version__
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.redis_url import shown
-from pwgrid.registry.records import HeartbeatReply, WorkerRecord
+from pwgrid.common.session_lifecycle import HeldAs
+from pwgrid.registry.records import KEPT_UNTIL, HeartbeatReply, WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.registry.session_update import SessionEnd, SessionUpdate
 from pwgrid.registry.session_writer import SessionRecordWriter
@@ -70,6 +71,8 @@ class RegistrySync:
         self._is_refused = False
         """Whether the last heartbeat was missed."""
         self._is_known = False
+        self._told_kept: set[str] = set()
+        """Sessions that Redis may have as kept."""
         self._drain_at: float | None = None
         self._unlogged: list[tuple[str, dict[str, str]]] = []
         """Log lines that are not written yet: events with their fields."""
@@ -88,6 +91,10 @@ class RegistrySync:
             if tried.fault is not None and tried.fault.is_lasting:
                 raise RegistryUnavailable(f"no Redis at {shown(boot.redis_url)}: {tried.fault}", tried.fault)
         await self._registry.connected(settings.redis_retry_attempts, settings.redis_retry_delay)
+
+    def take_over(self, sessions: Iterable[str]) -> None:
+        """Called with the sessions of this worker's predecessor, which may have told Redis that they are kept."""
+        self._told_kept |= {*sessions}
 
     async def register(self) -> None:
         """Writes the worker's record and counters. Raises RegistryUnavailable if this grid has never reached its Redis;
@@ -182,8 +189,14 @@ class RegistrySync:
             await self._register()
         if reply.repaired:
             log.error("counter_repaired", by=reply.repaired)
-        kept = [lease for lease in self._slots.held.values() if lease.is_served]
-        await asyncio.gather(*(self._registry.describe_lease(lease.id, lease.fields()) for lease in kept))
+        leases = [lease for lease in self._slots.held.values() if lease.is_served]
+        kept = self._kept()
+        self._told_kept |= kept.keys()  # also if this fails halfway
+        await asyncio.gather(
+            *(self._registry.describe(lease.kind, lease.id, lease.fields()) for lease in leases),
+            *(self._registry.describe(HeldAs.SESSION, each, {KEPT_UNTIL: text}) for each, text in kept.items()),
+        )
+        self._told_kept = {each for each, text in kept.items() if text}
         self._is_refused = False
         return reply
 
@@ -258,6 +271,11 @@ class RegistrySync:
     async def _register(self) -> None:
         await self._registry.register(self._record(), lifetime=self._slots.lifetime, sessions=self._live())
         self._is_due.clear()  # Redis has just got all that a heartbeat writes
+
+    def _kept(self) -> dict[str, str]:
+        """Until when each session is kept, as its record has it: "" for those that have clients again."""
+        kept = {each.id: f"{each.kept.until:.3f}" for each in self._slots.kept() if each.kept is not None}
+        return dict.fromkeys(self._told_kept & self._slots.live.keys(), "") | kept
 
     def _live(self) -> list[SessionUpdate]:
         # Leases first: the records of sessions that come with them copy fields from the leases' records.

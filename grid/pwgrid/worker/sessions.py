@@ -6,20 +6,20 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import structlog
 
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
-from pwgrid.common.types import GIVEN_BY_CLIENTS, Isolation
-from pwgrid.registry.records import ISOLATION, OF_LEASE, TOKEN_ID
+from pwgrid.common.types import GIVEN_BY_CLIENTS, Isolation, Protocol
+from pwgrid.registry.records import ISOLATION, OF_LEASE, PROTOCOL, TOKEN, TOKEN_ID
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.headed_browsers import HeadedBrowsers
 from pwgrid.worker.browser.server import BrowserServer
 from pwgrid.worker.handoff_server import HandoffServer
-from pwgrid.worker.holders import End, LiveSession, OfferedClient, OwnBrowser, SessionClosed
+from pwgrid.worker.holders import End, Kept, LiveSession, OfferedClient, OwnBrowser, SessionClosed
 from pwgrid.worker.registry_sync import RECORD_AT_ONCE, RECORD_DELAY_S, RegistrySync
 from pwgrid.worker.slots import Slots
 
@@ -56,6 +56,8 @@ class Sessions:
         self.server: BrowserServer | None = None
         self.on_handoff_failed: Callable[[], None] = lambda: None
         self.on_over: Callable[[str, str, End | None], None] = lambda _session_id, _lease_id, _end: None
+        self.on_kept: Callable[[], None] = lambda: None
+        """Called when a session has become kept, or has a client again."""
         self._boot = boot
         self._slots = slots
         self._registry_sync = registry_sync
@@ -70,6 +72,8 @@ class Sessions:
         self._headed = HeadedBrowsers(boot.settings, boot.pool, boot.directory)
         self._acquiring: dict[str, _Acquiring] = {}
         """By their sessions' ids, the clients that wait for browsers of their own."""
+        self._joining: set[asyncio.Task[None]] = set()
+        """Those that are about to join a session."""
         self._to_end: dict[str, tuple[Reason[EndReason], str | None]] = {}
         """Those of them that are to end as soon as they begin, and what their clients hear."""
 
@@ -80,6 +84,8 @@ class Sessions:
         for session_id, told in live.items():
             fields = {name: text for name, text in told.items() if name not in (TOKEN_ID, OF_LEASE)}
             session = LiveSession(session_id, is_served=True, client_fields=fields, token_id=told.get(TOKEN_ID, ""))
+            if fields.get(PROTOCOL) == Protocol.CDP:
+                session.protocol = Protocol.CDP
             if (lease_id := told.get(OF_LEASE, "")) in self._slots.held:
                 session.lease_id = lease_id
             self._slots.admit(session)
@@ -146,7 +152,9 @@ class Sessions:
                 await self._slots.empty()
 
     def let_waiting_go(self) -> None:
-        """Refuses the clients that wait for browsers of their own: other workers may have one."""
+        """Refuses the clients that wait for browsers of their own, which other workers may have, or to join one."""
+        for task in self._joining:
+            task.cancel()
         for session_id, (client, task) in list(self._acquiring.items()):
             # Answered here: a task that has not begun would never hear that it is cancelled.
             del self._acquiring[session_id]
@@ -161,9 +169,83 @@ class Sessions:
         """Called when the browser server has ended."""
         self._headed.end()
 
+    # CDP: sessions that several clients share, and that may have none for a while
+
+    def speaks_cdp(self, session_id: str) -> bool:
+        session = self._slots.live.get(session_id)
+        return session is not None and session.protocol is Protocol.CDP
+
+    def join(self, client: OfferedClient, session_id: str) -> None:
+        """Gives the browser server one more client of a session that is there, or refuses that. Draining changes
+        nothing for it: the client belongs to this session alone."""
+        session = self._slots.live.get(session_id)
+        if time.monotonic() >= client.deadline:
+            client.answer(OfferRefusal.LATE)
+        elif session is None or session.protocol is not Protocol.CDP:
+            client.answer(OfferRefusal.NO_SESSION)
+        elif not session.is_served:
+            client.answer(OfferRefusal.NOT_YET)
+        else:
+            client = replace(client, joins=session_id)
+            client.session.keep_s = session.keep_s = client.session.keep_s or session.keep_s
+
+            def settled(future: asyncio.Future[None]) -> None:
+                if future.cancelled() or future.exception() is not None:
+                    self.on_handoff_failed()
+                    client.answer(OfferRefusal.GONE)
+                else:
+                    client.answer(None, time.monotonic())
+
+            self._pass_on(client).add_done_callback(settled)
+
+    def once_reported(self, client: OfferedClient, then: Callable[[], None]) -> None:
+        """Calls `then` when each end is known here that the browser server has reported before now: a client that has
+        just gone may come again before this process has read of its end."""
+
+        async def reported() -> None:
+            assert self.server is not None
+            left_s = max(0.0, client.deadline - time.monotonic())
+            with self.server.ping() as answer:
+                either: list[asyncio.Future[Any]] = [answer, self.server.exited]
+                await asyncio.wait(either, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+
+        def go_on(task: asyncio.Task[None]) -> None:
+            self._joining.discard(task)
+            if task.cancelled():
+                client.answer(OfferRefusal.DRAINING)
+            else:
+                task.result()
+                then()
+
+        task = asyncio.create_task(reported())
+        self._joining.add(task)
+        task.add_done_callback(go_on)
+
+    def has_clients(self, session_id: str, kept_s: float | None) -> None:
+        """Called when the last client of a session has gone, with the seconds for which its browser waits for another
+        one, and with None when that has come."""
+        if (session := self._slots.live.get(session_id)) is None:
+            return
+        session.kept = None if kept_s is None else Kept(time.monotonic(), time.time() + kept_s)
+        log.info("session_resumed" if kept_s is None else "session_kept", session=session_id, kept_s=kept_s)
+        self._registry_sync.beat_soon()  # which tells Redis
+        self.on_kept()
+
+    def end_kept(self, reason: Reason[EndReason], only: str | None = None) -> None:
+        """Ends the kept sessions, or only this one if it is kept."""
+        for session in self._slots.kept():
+            if only in (None, session.id):
+                self.end(session.id, reason)
+
+    # Sessions that begin
+
     def offered(self, client: OfferedClient) -> None:
         """Admits a client that takes a slot of its own, or refuses it."""
-        if refused := self._slots.refusal(client.session.id, client.deadline, time.monotonic()):
+        if (session := self._slots.live.get(client.session.id)) is not None and _is_same_owner(session, client.session):
+            self.join(client, session.id)  # another proxy's client has begun the session of this URL meanwhile
+        elif session is not None or client.session.id in self._slots.held:
+            client.answer(OfferRefusal.NO_SESSION)
+        elif refused := self._slots.refusal(client.session.id, client.deadline, time.monotonic()):
             client.answer(refused)
         else:
             self._slots.admit(client.session)
@@ -182,7 +264,10 @@ class Sessions:
             self._take_back(session.id)
             client.answer(OfferRefusal.LATE)
             return
-        session.client_fields = {ISOLATION: Isolation.BROWSER.value, **session.client_fields}
+        fields = {ISOLATION: Isolation.BROWSER.value}
+        if session.protocol is not Protocol.PLAYWRIGHT:
+            fields[PROTOCOL] = session.protocol.value
+        session.client_fields = {**fields, **session.client_fields}
         self._on_offered()
         client.waits_for_browser()
         task = asyncio.create_task(self._acquire(session.id, own))
@@ -223,12 +308,7 @@ class Sessions:
                 raise error
 
     def _hand_over(self, client: OfferedClient) -> None:
-        assert self.server is not None
         session_id = client.session.id
-        with contextlib.suppress(OSError):  # a Unix socket, or a client that has left: the browser server reports that
-            # Marks that this worker is about to pass the client on (pwgrid/proxy/connect/handoff_link.py).
-            client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 1)
-        handed_over = self.server.hand_over(client)
 
         def settled(future: asyncio.Future[None]) -> None:
             if future.cancelled() or future.exception() is not None:
@@ -244,7 +324,14 @@ class Sessions:
             elif self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(RECORD_DELAY_S, self.record_taken)
 
-        handed_over.add_done_callback(settled)
+        self._pass_on(client).add_done_callback(settled)
+
+    def _pass_on(self, client: OfferedClient) -> asyncio.Future[None]:
+        assert self.server is not None
+        with contextlib.suppress(OSError):  # a Unix socket, or a client that has left: the browser server reports that
+            # Marks that this worker is about to pass the client on (pwgrid/proxy/connect/handoff_link.py).
+            client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 1)
+        return self.server.hand_over(client)
 
     def slot_taken(self) -> None:
         """Called when a lease has taken a slot."""
@@ -274,3 +361,7 @@ class Sessions:
             else:
                 self._registry_sync.started(session)
         self._on_served()
+
+
+def _is_same_owner(one: LiveSession, other: LiveSession) -> bool:
+    return one.client_fields.get(TOKEN, "") == other.client_fields.get(TOKEN, "")

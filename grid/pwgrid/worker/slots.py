@@ -55,6 +55,11 @@ class Slots:
         """How many sessions have, or wait for, browsers of their own."""
         return sum(session.own is not None for session in self.live.values())
 
+    def kept(self) -> list[LiveSession]:
+        """The sessions that wait for a client to come back, the one that has waited longest first."""
+        kept = [(session.kept.since, session) for session in self.live.values() if session.kept is not None]
+        return [session for _, session in sorted(kept, key=lambda each: each[0])]
+
     @property
     def is_used_up(self) -> bool:
         """Whether the worker has admitted its last session; live ones go on."""

@@ -170,7 +170,7 @@ def _worker(worker: Found, snapshot: Snapshot) -> tuple[object, ...]:
 
 
 def _session(session: Found, now: float) -> tuple[object, ...]:
-    who = (session["id"], session["pool"], session["workerId"], session["status"])
+    who = (session["id"], session["pool"], session["workerId"], "kept" if session.get("kept") else session["status"])
     isolation = session.get("isolation", Isolation.CONTEXT)
     isolated = "" if isolation == Isolation.CONTEXT else isolation
     return (*who, _age(now - session["createdAt"]), isolated, session["client"], session.get("name") or "")

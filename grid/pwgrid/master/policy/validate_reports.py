@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pwgrid.common.types import GIVEN_BY_CLIENTS
@@ -59,6 +60,23 @@ def launched(data: Mapping[str, Any]) -> dict[str, Any]:
         if value is not None and (not isinstance(value, str) or len(value) > MOST_CHARACTERS):
             raise ValueError(f"{name} is {value!r:.40}, and no version")
     return dict(data)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSession:
+    """A session without a client, whose browser waits for one. `since` is in monotonic seconds."""
+
+    session_id: str
+    since: float
+
+
+def kept_session(value: object) -> KeptSession | None:
+    """The session that a worker has kept longest, or None. Raises ValueError for what is no such thing."""
+    if value is None:
+        return None
+    if not isinstance(value, dict) or (since := seconds(value.get("since"))) is None:
+        raise ValueError(f"{value!r:.40} is no kept session")
+    return KeptSession(ident(value, "session"), since)
 
 
 def holders(value: object) -> list[dict[str, Any]]:

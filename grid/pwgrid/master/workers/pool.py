@@ -45,6 +45,8 @@ class WorkerOfPool(Protocol):
     def suspicion(self) -> str | None: ...
     @property
     def own_browsers(self) -> int: ...
+    @property
+    def kept(self) -> int: ...
 
     lifetime: int
     counted_at: float
@@ -202,6 +204,7 @@ class Pool:
         memory = {"memoryMib": sum(sizes), "largestMib": max(sizes, default=0)}
         now = {
             "earlyDeaths": self.backoff.deaths,
+            "kept": sum(worker.kept for worker in self.members),
             "ownBrowsers": sum(worker.own_browsers for worker in self.members),
         }
         return {"browserType": self.settings.browser_type, **memory, **now, **self.tally.as_data()}

@@ -30,6 +30,7 @@ from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy import validate_reports
 from pwgrid.master.policy.memory_limits import Footprint
+from pwgrid.master.policy.validate_reports import KeptSession
 from pwgrid.master.policy.worker_plan import PlannedWorker
 from pwgrid.master.policy.worker_state_machine import ASKED, REPORTS, Action, Phase, Purpose, WorkerLife
 from pwgrid.master.workers.clean_up import CleanUp
@@ -104,6 +105,11 @@ class Worker:
     runs: list[dict[str, Any]] = field(default_factory=list)
     own_browsers: int = 0
     """Sessions that have browsers of their own."""
+    kept: int = 0
+    """Sessions without a client, whose browsers wait for one."""
+    oldest_kept: KeptSession | None = None
+    has_spent_kept: bool = False
+    """Whether it was told to end those for its memory, and its memory has not been measured as enough since."""
     suspicion: str | None = None
     """Why it takes no new client now: its browser may be sick."""
     memory: Footprint = field(default_factory=Footprint)
@@ -145,6 +151,7 @@ class Worker:
             "phase": self.life.phase.value,
             "active": self.active,
             "ownBrowsers": self.own_browsers,
+            "kept": self.kept,
             "lifetime": self.lifetime,
             "slots": self.slots,
             "startedAt": self.child.started_at,
@@ -186,6 +193,24 @@ class Worker:
     def takes_too_much_memory(self, reason: Reason[WorkerEnd]) -> None:
         """Kill it and its tree; its sessions fail for `reason`."""
         self._do(self.life.takes_too_much_memory(reason))
+
+    def end_oldest_kept(self, reason: str) -> bool:
+        """Have it end the session that it has kept longest. Returns False if it has none."""
+        if self.oldest_kept is None or self.link is None:
+            return False
+        log.warning("kept_session_ended", worker=self.worker_id, session=self.oldest_kept.session_id, reason=reason)
+        self.send("end_kept", {"sessionId": self.oldest_kept.session_id})
+        self.oldest_kept = None  # until it says which is the next one
+        return True
+
+    def end_all_kept(self, reason: str) -> bool:
+        """Have it end all kept sessions, once. Returns False if that was asked already, or if it has none."""
+        if self.has_spent_kept or not self.kept or self.link is None:
+            return False
+        log.warning("kept_sessions_ended", worker=self.worker_id, sessions=self.kept, reason=reason)
+        self.send("end_kept", {"sessionId": None})
+        self.has_spent_kept = True
+        return True
 
     def kill(self) -> None:
         """Kill it and its tree at once."""
@@ -235,6 +260,8 @@ class Worker:
                 self.active = validate_reports.count(data.get("active"))
                 self.runs = validate_reports.holders(data.get("runs"))
                 self.own_browsers = validate_reports.count(data.get("ownBrowsers"))
+                self.kept = validate_reports.count(data.get("kept"))
+                self.oldest_kept = validate_reports.kept_session(data.get("oldestKept"))
                 self.suspicion = validate_reports.sentence(data.get("suspect"), "") or None
                 self.pool.count_sessions(self, validate_reports.count(data.get("lifetime")), now)
             case {"t": "stopping"} if life.status in BEFORE_A_DRAIN:

@@ -8,6 +8,7 @@ from fastapi.security import HTTPBearer
 
 from pwgrid import __version__
 from pwgrid.proxy.api import dashboard_files, docs_pages, not_a_websocket
+from pwgrid.proxy.api.devtools import devtools_routes
 from pwgrid.proxy.api.errors import HANDLERS, problems
 from pwgrid.proxy.api.grid import health_routes, operator_routes, pool_command_routes
 from pwgrid.proxy.api.leases import lease_routes
@@ -49,6 +50,7 @@ def create_app(grid: Services, access: Access) -> FastAPI:
     routers: list[tuple[APIRouter, dict[str, Any]]] = [
         (health_routes(grid), {}),
         (not_a_websocket.router, {}),
+        (devtools_routes(grid), {}),
         (dashboard_files.router, {}),
         (docs_pages.router, {}),
         (session_routes(grid), takes_token),  # its security scheme is for /docs

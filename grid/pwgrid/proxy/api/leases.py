@@ -26,6 +26,7 @@ from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.lend import GrantedLease, LeaseId, answered, ask_about, lend
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.connect_request import run_name
+from pwgrid.proxy.policy.devtools_request import CDP_PATH
 from pwgrid.proxy.policy.launch_options import LaunchOptions
 from pwgrid.proxy.policy.own_browser import check as check_isolation
 from pwgrid.proxy.policy.own_browser import isolation_of, own_browser
@@ -59,7 +60,8 @@ def lease_routes(grid: Services) -> APIRouter:
         afterwards.add_task(answered, grid.gateway, lent, claim, watch)
         return models.Borrowed(
             browser_id=str(lent.lease_id),
-            web_socket_endpoint=arrival_of(request).endpoint + lent.path,
+            web_socket_endpoint=(endpoint := arrival_of(request).endpoint + lent.path),
+            cdp_endpoint=f"{endpoint}{CDP_PATH}" if claim.browser_type == "chromium" else None,
             browser_type=claim.browser_type,
             label_key=str(key),
             requested_label_key=claim.fields[records.LABELS],

@@ -152,6 +152,7 @@ SERVER_ERRORS: Final = counter(
 )
 
 MEMORY: Final = gauge("pwgrid_pool_memory_bytes", _M, "Memory of all workers with their browsers (MEMORY_METRIC)", POOL)
+KEPT: Final = gauge("pwgrid_kept_sessions", _M, "Sessions whose browsers wait for a client to come back", POOL)
 OWN_BROWSERS: Final = gauge("pwgrid_own_browsers", _M, "Sessions that have a browser of their own", POOL)
 LARGEST: Final = gauge("pwgrid_largest_worker_memory_bytes", _M, "Memory of the largest worker with its browser", POOL)
 HOST_MEMORY: Final = gauge("pwgrid_host_memory_available_bytes", _M, "Memory that host and cgroup still have")
@@ -333,6 +334,7 @@ def _of_tallies(told: Mapping[str, Any]) -> Iterator[Metric]:
     yield HOST_MEMORY.of([((), told["hostAvailableMib"] * MIB)])
     yield MEMORY.of((key, pool["memoryMib"] * MIB) for key, pool in pools.items())
     yield LARGEST.of((key, pool["largestMib"] * MIB) for key, pool in pools.items())
+    yield KEPT.of((key, pool.get("kept", 0)) for key, pool in pools.items())
     yield OWN_BROWSERS.of((key, pool.get("ownBrowsers", 0)) for key, pool in pools.items())
     yield STARTS.of((key, pool["starts"]) for key, pool in pools.items())
     yield EARLY_DEATHS.of((key, pool["earlyDeaths"]) for key, pool in pools.items())

@@ -180,7 +180,11 @@ class Session(_Model):
     isolation: str
     """What it shares with others: context (a browser), browser (a worker, no browser), process (neither)."""
     protocol: str
-    """What its client speaks: playwright."""
+    """What its client speaks: playwright or cdp."""
+    kept: bool
+    """Whether it has no client now, and its browser waits for one."""
+    kept_until: float | None
+    """Until when it does."""
     ignored_options: list[str]
     """Names of the client's launch options that the grid ignores."""
     labels: str | None
@@ -222,11 +226,13 @@ class Borrow(_Model):
 
 
 class Borrowed(_Model):
-    """A new lease. `webSocketEndpoint` is secret, and for one connection at a time; `labelKey` is the pool's label key
-    that serves the one that was asked for."""
+    """A new lease. `webSocketEndpoint` is secret, and for one connection at a time. So is `cdpEndpoint`, which several
+    CDP clients may use at once: they share one browser. It is null for browsers that speak no CDP. `labelKey` is the
+    pool's label key that serves the one that was asked for."""
 
     browser_id: str
     web_socket_endpoint: str
+    cdp_endpoint: str | None
     browser_type: BrowserType
     label_key: str
     requested_label_key: str

@@ -44,10 +44,3 @@ def _with_slash(request: Request) -> Response:
 async def endpoint() -> dict[str, str]:
     """Answers as `playwright run-server` does: a client whose endpoint begins with http asks for it."""
     return {"wsEndpointPath": "/"}
-
-
-@router.get("/json/version")
-async def devtools_endpoint(request: Request) -> dict[str, str]:
-    """Sends clients of the DevTools protocol to an endpoint that tells them that the grid does not speak it."""
-    query = f"?{request.url.query}" if request.url.query else ""
-    return {"webSocketDebuggerUrl": f"{arrival_of(request).endpoint}/{query}"}

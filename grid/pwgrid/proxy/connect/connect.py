@@ -18,13 +18,22 @@ from websockets.http11 import Request
 
 from pwgrid.common.reasons import EndReason, OfferRefusal
 from pwgrid.common.session_lifecycle import HeldAs
-from pwgrid.common.types import Isolation
+from pwgrid.common.types import Isolation, Protocol
 from pwgrid.proxy.client_traces import Attempt, attempting
+from pwgrid.proxy.connect.find_session import FoundSession
 from pwgrid.proxy.connect.first_bytes import parse_head
-from pwgrid.proxy.connect.gateway import SUCCESSOR_S, Gateway
+from pwgrid.proxy.connect.gateway import SUCCESSOR_POLL_INTERVAL_S, SUCCESSOR_S, Gateway
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, clear_marks, may_be_served
+from pwgrid.proxy.connect.refuse_in_cdp import RefusalInCdp
 from pwgrid.proxy.policy.arrival import Address, Arrival
-from pwgrid.proxy.policy.connect_request import ConnectRequest, LeasePath, browser_server_headers, decide
+from pwgrid.proxy.policy.connect_request import (
+    ConnectRequest,
+    LeasePath,
+    SessionPath,
+    browser_server_headers,
+    decide,
+)
+from pwgrid.proxy.policy.devtools_request import not_yours
 from pwgrid.proxy.policy.own_browser import OwnBrowser
 from pwgrid.proxy.policy.refusal import Refusal, no_capacity, no_such_lease, not_launched
 from pwgrid.proxy.policy.session_caps import caps_of
@@ -61,6 +70,7 @@ class ConnectingClient(asyncio.Protocol):
         self._own: OwnBrowser | None = None
         """The browser that it asks for itself."""
         self._is_gone = False
+        self._refused: RefusalInCdp | None = None
         self._attempt: Attempt | None = None
 
     # uvicorn and the transport call these
@@ -80,6 +90,9 @@ class ConnectingClient(asyncio.Protocol):
         return False
 
     def data_received(self, data: bytes) -> None:
+        if self._refused is not None:
+            self._refused.receive(data)
+            return
         if self._has_head:
             self._early += data
             if len(self._early) > MAX_EARLY_BYTES:
@@ -102,12 +115,13 @@ class ConnectingClient(asyncio.Protocol):
     # From here on one task: decision, slot, handoff
 
     async def _run(self, whole_head: bytes) -> None:
+        request = None
         try:
             request = parse_head(whole_head)
             with attempting(self._gateway.traces, "connect", request.headers.raw_items()) as self._attempt:
                 await self._decide(request)
         except Refusal as refusal:
-            self._refuse(refusal)
+            self._refuse(refusal, request)
         except ClientGone:
             self._gateway.figures.abandoned += 1
             self._transport.abort()
@@ -122,6 +136,8 @@ class ConnectingClient(asyncio.Protocol):
         wanted = decide(request, gateway.policy(), local, self._arrival)
         if isinstance(wanted, LeasePath):  # its worker decides, even while the grid takes no others
             await self._serve_with_lease(wanted, request.headers)
+        elif isinstance(wanted, SessionPath):
+            await self._serve_at(wanted, request, local)
         elif (closed := gateway.closed()) is not None:
             raise closed
         else:
@@ -146,15 +162,19 @@ class ConnectingClient(asyncio.Protocol):
             caps=caps_of(gateway.settings, wanted.identity, label=wanted.label_key, run=wanted.name),
             refusal=partial(gateway.access.revoked, wanted.identity),
             launch_s=gateway.settings.launch_timeout if wanted.own is not None else 0.0,
+            session_id=wanted.session_id,
+            keeps_id=bool(wanted.session_id),
         )
         wanted.identity.check_pool(claim.pool)
         if wanted.worker_id is not None:
             await gateway.selector.check_endpoint(wanted.browser_type, wanted.worker_id, wanted.endpoint_path)
-        self._passed_on = self._passed_on_of(headers) | _told_of(claim)
+        self._passed_on = self._passed_on_of(headers) | _told_of(claim) | _spoken(wanted.protocol, wanted.keep_s)
         if self._attempt is not None:
             self._attempt.asks(claim)
         worker_id, served_at = await gateway.place(claim, self, self._attempt)
         self._let_go(worker_id, claim.session_id, served_at)
+        if wanted.session_id:
+            gateway.sessions.renamed(wanted.session_id, claim.session_id)
         if wanted.ignored_options:
             gateway.figures.options_ignored += 1
             log.info("launch_options_ignored", session=claim.session_id, options=",".join(wanted.ignored_options))
@@ -189,33 +209,85 @@ class ConnectingClient(asyncio.Protocol):
         worker = gateway.roster.workers.get(lease.worker_id)
         if worker is not None and worker.browser_type != lease.browser_type:
             raise no_such_lease()
-        self._passed_on = {**self._passed_on_of(headers), "lease": [lease.lease_id, lease.secret]}
+        spoken = _spoken(lease.protocol, lease.keep_s)
+        self._passed_on = {**self._passed_on_of(headers), "lease": [lease.lease_id, lease.secret], **spoken}
         self._own = lease.own
         if self._attempt is not None:
             self._attempt.asks_of(worker)
+        try:
+            session_id, served_at = await self._offer_to(lease.worker_id, {"lease": lease.lease_id})
+        except HandoffFailure as failure:
+            is_known = lease.worker_id in gateway.roster.workers
+            ended = failure.ended or (EndReason.GRID_STOPPED if gateway.roster.stopping else None)
+            raise _lease_not_served(failure, ended, is_known=is_known, protocol=lease.protocol) from None
+        self._let_go(lease.worker_id, session_id, served_at, lease.lease_id)
+
+    # A client at the URL of a session
+
+    async def _serve_at(self, path: SessionPath, request: Request, local: Address) -> None:
+        """Hands the client over to the session of this URL, or begins one that has its id."""
+        gateway, until = self._gateway, self._loop.time() + SUCCESSOR_S
+        beginning = gateway.sessions.beginning
+        while True:
+            found = await gateway.sessions.find(path.session_id, path.identity)
+            if found is not None and await self._join(found, path, request.headers):
+                return
+            if found is None and path.session_id not in beginning:
+                break
+            if self._loop.time() >= until:
+                raise no_capacity("the session of this URL is only beginning: connect again")
+            await asyncio.sleep(SUCCESSOR_POLL_INTERVAL_S)  # no event tells that it has begun
+        if (closed := gateway.closed()) is not None:
+            raise closed
+        wanted = decide(request, gateway.policy(), local, self._arrival, is_new=True)
+        assert isinstance(wanted, ConnectRequest)
+        beginning.add(path.session_id)
+        try:
+            await self._serve(wanted, request.headers)
+        finally:
+            beginning.discard(path.session_id)
+
+    async def _join(self, session: FoundSession, path: SessionPath, headers: Headers) -> bool:
+        """Hands the client over as one more of a session that is there. It takes no slot. Returns False if the session
+        is only beginning. Raises Refusal if it has just ended."""
+        joins = {"joins": session.session_id}
+        self._passed_on = {**self._passed_on_of(headers), **joins, **_spoken(Protocol.CDP, path.keep_s)}
+        if self._attempt is not None:
+            self._attempt.asks_of(self._gateway.roster.workers.get(session.worker_id))
+        try:
+            _, served_at = await self._offer_to(session.worker_id, joins)
+        except HandoffFailure as failure:
+            if session.is_pending and failure.reason == OfferRefusal.NO_SESSION:
+                return False
+            if failure.reason == OfferRefusal.NO_SESSION or session.worker_id not in self._gateway.roster.workers:
+                raise not_yours() from None
+            raise no_capacity(f"the worker of this session does not take its client now: {failure.reason}") from None
+        self._let_go(session.worker_id, session.session_id, served_at)
+        return True
+
+    # All
+
+    async def _offer_to(self, worker_id: str, ids: Mapping[str, str]) -> tuple[str, float]:
+        """Offers the client to the one worker that can serve it, or to that one's successor. Returns the id of the
+        offer, and since when it is served. Raises HandoffFailure with the first reason that is not its own doing."""
         until = self._loop.time() + SUCCESSOR_S
         reason = ""
         while True:
             session_id = secrets.token_hex(8)
             try:
-                served_at = await self._offer(lease.worker_id, session_id)
-                break
+                return session_id, await self._offer(worker_id, session_id)
             except HandoffFailure as failure:
                 if await may_be_served(self._sock, failure):
-                    served_at = time.monotonic()
-                    break
-                ids = {"worker": lease.worker_id, "lease": lease.lease_id, "session": session_id}
-                log.info("offer_failed", **ids, reason=failure.reason)
+                    return session_id, time.monotonic()
+                log.info("offer_failed", worker=worker_id, session=session_id, **ids, reason=failure.reason)
                 self._transport.resume_reading()
+                if failure.reason == OfferRefusal.NOT_YET and await self._gateway.may_answer_again(worker_id, until):
+                    continue
                 # In use after a try that was left unanswered: by this very client.
                 reason = reason if reason and failure.reason == OfferRefusal.IN_USE else failure.reason
-                if failure.is_refusal or not await gateway.may_answer_again(lease.worker_id, until):
-                    is_known = lease.worker_id in gateway.roster.workers
-                    ended = failure.ended or (EndReason.GRID_STOPPED if gateway.roster.stopping else None)
-                    raise _lease_not_served(reason, ended, failure.detail, is_known=is_known) from None
-        self._let_go(lease.worker_id, session_id, served_at, lease.lease_id)
-
-    # Both
+                if failure.is_refusal or not await self._gateway.may_answer_again(worker_id, until):
+                    failure.reason = reason
+                    raise
 
     def _passed_on_of(self, headers: Headers) -> dict[str, object]:
         """Returns what any worker gets of this client."""
@@ -272,12 +344,19 @@ class ConnectingClient(asyncio.Protocol):
             self._attempt.offered("handoff", since, served_at, worker_id, None)
         return served_at
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: Refusal, request: Request | None) -> None:
         """Counts, logs and sends the refusal, and closes the connection."""
         self._gateway.figures.refused += 1
         self._gateway.figures.note_refusal(refusal)
         self._gateway.refusal_log.note(refusal, self._arrival.client or "unknown", str(self._arrival))
-        if not self._transport.is_closing():
+        if self._transport.is_closing():
+            return
+        self._refused = RefusalInCdp.to(self._transport, request, refusal)
+        if self._refused is not None:
+            self._transport.resume_reading()
+            if self._early:
+                self._refused.receive(self._early)
+        else:
             self._transport.write(refusal.response())
             self._transport.write_eof()  # a frozen worker's copy of the socket would keep it open
             self._transport.close()
@@ -290,16 +369,25 @@ def _told_of(claim: Claim) -> dict[str, object]:
     return {name: value for name, value in told.items() if value}
 
 
-def _lease_not_served(reason: str, ended: str | None, detail: str, *, is_known: bool) -> Refusal:
-    """409, 404 or 503: the client of a lease gets no browser. `reason` is the worker's answer, or what happened to the
-    link; `ended` is why the lease has ended, where that is known, `detail` why no browser started; `is_known`: the
-    master lists the worker."""
+def _spoken(protocol: Protocol, keep_s: float) -> dict[str, object]:
+    """Returns what a worker gets of a client that does not speak Playwright's protocol."""
+    return {"protocol": protocol.value, "keep": keep_s} if protocol is Protocol.CDP else {}
+
+
+def _lease_not_served(failure: HandoffFailure, ended: str | None, *, is_known: bool, protocol: Protocol) -> Refusal:
+    """409, 404 or 503: the client of a lease gets no browser, since the handoff failed. `ended` is why the lease has
+    ended, where that is known; `is_known`: the master lists the worker."""
+    reason = failure.reason
+    if reason == OfferRefusal.IN_USE and protocol is Protocol.CDP:
+        return Refusal(
+            409, "this lease has a client of Playwright's connect() now: CDP clients may come when it has gone"
+        )
     if reason == OfferRefusal.IN_USE:
         return Refusal(409, "this lease has a client already: it is for one connection at a time")
     if reason == OfferRefusal.NO_LEASE or not is_known:
         return no_such_lease(ended)
     if reason == OfferRefusal.NOT_LAUNCHED:
-        return not_launched(detail)
+        return not_launched(failure.detail)
     return no_capacity(f"the worker of this lease does not take its client now: {reason}")
 
 
@@ -312,6 +400,7 @@ def _fields(wanted: ConnectRequest) -> dict[str, str]:
         records.NAME: wanted.name,
         records.TOKEN: wanted.identity.name,
         records.ISOLATION: "" if wanted.isolation is Isolation.CONTEXT else wanted.isolation.value,
+        records.PROTOCOL: "" if wanted.protocol is Protocol.PLAYWRIGHT else wanted.protocol.value,
     }
     return {name: value for name, value in fields.items() if value}
 

@@ -13,6 +13,7 @@ import structlog
 
 from pwgrid.proxy.client_traces import Attempt, ClientTraces
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures, Pool, Waited
+from pwgrid.proxy.connect.find_session import SessionFinder
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs
 from pwgrid.proxy.connect.refusal_log import RefusalLog
 from pwgrid.proxy.policy.access import Access
@@ -58,6 +59,7 @@ class Gateway:
     handoffs: Handoffs
     access: Access
     readiness: Readiness
+    sessions: SessionFinder
     figures: ConnectFigures = field(default_factory=ConnectFigures)
     refusal_log: RefusalLog = field(default_factory=RefusalLog)
     on_slot_taken: Callable[[], None] = lambda: None
@@ -84,6 +86,7 @@ class Gateway:
                     settings.borrow_wildcards,
                 ),
                 launch=LaunchRules(settings.launch_options == "heed", settings.allowed_browser_args),
+                keep_max_s=settings.keep_max,
                 pools_of_workers={worker.worker_id: worker.pool for worker in self.roster.workers.values()},
             )
         return self._policy
@@ -99,6 +102,7 @@ class Gateway:
                 try:
                     return await delivery.offer(worker_id)
                 except HandoffFailure as failure:
+                    is_refused = failure.is_refusal
                     log.info("offer_failed", worker=worker_id, **claim.named, reason=failure.reason)
                     self.selector.not_taken(claim, worker_id, failure.reason)
                     claim.trouble = failure.detail
@@ -110,7 +114,8 @@ class Gateway:
                 await self.selector.give_back(claim)
                 raise
             await self.selector.give_back(claim)
-            claim.take_another_id()
+            if not (claim.keeps_id and is_refused):
+                claim.take_another_id()
             self.figures.retried += 1
 
     async def slot(self, claim: Claim, attempt: Attempt | None = None) -> str:

@@ -22,6 +22,7 @@ from pwgrid import __version__
 from pwgrid.common.errors import GridError, RegistryUnavailable
 from pwgrid.common.launch_failure import without_places
 from pwgrid.common.session_lifecycle import LIVE, SessionStatus
+from pwgrid.common.types import Protocol
 from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures
 from pwgrid.proxy.connect.refusal_log import Asked
@@ -145,10 +146,18 @@ class ShownSessions:
         self._activity: Activity | None = None
         self._touched: set[str] = set()
         self._told: set[str] = set()
+        self._kept = 0
 
     def touch(self, session_id: str) -> None:
         """Marks a session whose record has changed although no counter has."""
         self._touched.add(session_id)
+
+    def kept(self, sessions: int) -> None:
+        """Told regularly how many sessions are kept without a client. Neither that nor its end changes a counter, so
+        the records of all that may be are read again."""
+        if sessions or self._kept:
+            self._touched |= {each.session_id for each in self._records.values() if _may_be_kept(each)}
+        self._kept = sessions
 
     async def refresh(self, activity: Activity) -> None:
         """Updates the rows. Raises RegistryUnavailable; the next call makes up for it."""
@@ -181,6 +190,10 @@ class ShownSessions:
             if record.session_id not in self._told:
                 self._told.add(record.session_id)
                 self._on_end(record)
+
+
+def _may_be_kept(record: SessionRecord) -> bool:
+    return record.status in LIVE and record.protocol == Protocol.CDP
 
 
 @dataclass(eq=False)
@@ -349,6 +362,7 @@ class Feed:
             self._problems["master"] = str(error)
         else:
             self._status_at = time.time()
+            self.sessions.kept(sum(worker.get("kept", 0) for worker in self._status.get("workers", ())))
             self._problems.pop("master", None)
 
     def _tell(self) -> bool:

@@ -11,10 +11,17 @@ from websockets.exceptions import InvalidHandshake, InvalidHeader, InvalidMethod
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
-from pwgrid.common.types import BROWSER_TYPES, BrowserType, Isolation
+from pwgrid.common.types import BROWSER_TYPES, BrowserType, Isolation, Protocol
 from pwgrid.proxy.policy.access import ANYBODY, DIRECT, Access, Identity, check_origin
 from pwgrid.proxy.policy.arrival import Address, Arrival
 from pwgrid.proxy.policy.choose_pool import asked_browser_type, asked_pool, choose_pool
+from pwgrid.proxy.policy.devtools_request import (
+    check_browser_type,
+    is_devtools_path,
+    kept_for_s,
+    session_in,
+)
+from pwgrid.proxy.policy.devtools_request import check_isolation as check_isolation_of_cdp
 from pwgrid.proxy.policy.label_match import OfferedLabels
 from pwgrid.proxy.policy.launch_options import HEADER, LaunchRules, judged
 from pwgrid.proxy.policy.own_browser import (
@@ -37,6 +44,7 @@ _WORKER_PATH: Final = re.compile(r"/playwright/(?P<type>[a-z]+)/(?P<id>[0-9a-f]+
 
 _LEASE_PATH: Final = re.compile(
     r"/lease/(?P<type>[a-z]+)/(?P<worker>[0-9a-f]+)/(?P<id>[0-9a-f]+)\.(?P<secret>[0-9A-Za-z_-]+)"
+    r"(?P<cdp>/cdp)?"
 )
 
 # The browser server gets nothing else of the client's head: no token, cookie, address or foreign Host.
@@ -67,6 +75,8 @@ class Policy:
     launch: LaunchRules = field(default_factory=LaunchRules)
     pools_of_workers: Mapping[str, str] = field(default_factory=dict)
     """The name of each worker's pool, by the worker's id."""
+    keep_max_s: float = 0.0
+    """KEEP_MAX."""
 
     def pool_of(self, worker_id: str) -> PoolView | None:
         """Returns the pool of this worker, if it is known and offered."""
@@ -83,6 +93,18 @@ class LeasePath:
     secret: str
     own: OwnBrowser | None = None
     """The browser that this client asks for itself; the lease may say that it gets one, too."""
+    protocol: Protocol = Protocol.PLAYWRIGHT
+    keep_s: float = 0.0
+    """How long its browser is kept without a client."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPath:
+    """The path of one session's browser, to which a CDP client wants a connection. There may be no such session yet."""
+
+    session_id: str
+    identity: Identity
+    keep_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +129,34 @@ class ConnectRequest:
     own: OwnBrowser | None = None
     """The browser that it gets for itself; None for the one of its worker."""
     isolation: Isolation = Isolation.CONTEXT
+    protocol: Protocol = Protocol.PLAYWRIGHT
+    keep_s: float = 0.0
+    """How long its browser is kept when its last client has gone; 0: not at all."""
+    session_id: str = ""
+    """The id that the session shall have, by which clients find it again; empty: any."""
 
 
-def decide(request: Request, policy: Policy, local: Address, arrival: Arrival = DIRECT) -> ConnectRequest | LeasePath:
-    """Returns what this upgrade request asks for, or the lease that it comes with. Raises Refusal.
+def decide(
+    request: Request, policy: Policy, local: Address, arrival: Arrival = DIRECT, *, is_new: bool = False
+) -> ConnectRequest | LeasePath | SessionPath:
+    """Returns what this upgrade request asks for, or the lease or session that it comes with. Raises Refusal.
 
-    `local` is the address that it has come to.
+    `local` is the address that it has come to. `is_new`: there is no session yet of the id that its path has.
     """
     path, _, query = request.path.partition("?")
     path = arrival.without_prefix(path)
     headers, parameters = request.headers, parse_qsl(query, keep_blank_values=True)
     if (lent := _LEASE_PATH.fullmatch(path)) is not None:
-        lease = _with_lease(request, policy, lent, local, arrival)
+        lease = _with_lease(request, parameters, policy, lent, local, arrival)
         return replace(lease, own=_own_with_lease(headers, parameters, policy, lease))
     identity = policy.access.check(headers, parameters, local, arrival)
     _check_handshake(request)
-    version = _client_version(headers)
+    is_cdp = is_devtools_path(path)
+    keep_s = kept_for_s(_said(headers, parameters, "keep"), policy.keep_max_s, is_cdp=is_cdp)
+    session_id = session_in(path) if is_cdp else ""
+    if session_id and not is_new:
+        return SessionPath(session_id, identity, keep_s)
+    version = None if is_cdp else _client_version(headers)  # any version of a library speaks CDP
     if version is not None and policy.versions and version not in policy.versions:
         known = ", ".join(sorted(policy.versions))
         raise Refusal(
@@ -132,17 +166,24 @@ def decide(request: Request, policy: Policy, local: Address, arrival: Arrival = 
             details={"versions": sorted(policy.versions)},
         )
     named = _WORKER_PATH.fullmatch(path)
-    if named is None and path not in ("", "/"):
+    if named is None and not is_cdp and path not in ("", "/"):
         raise nothing_at(path)
     labels = _said(headers, parameters, "labels")
     name = run_name(_said(headers, parameters, "name"), "name")
+    browser_type = asked_browser_type(headers, parameters, named["type"] if named else None)
+    if is_cdp:
+        check_browser_type(browser_type or "")
     labelled = policy.labels.serving(labels, _client_browser(headers)) if labels else None
     asked, asks_for = asked_isolation(_said(headers, parameters, "isolation")), asked_pool(parameters, policy.pools)
+    if is_cdp:
+        check_isolation_of_cdp(asked)
+        for each in filter(None, (asks_for, policy.labels.keys[labelled] if labelled else None)):
+            check_browser_type(policy.pools[each].browser_type)
     pool = choose_pool(
         policy.pools,
         policy.default_browser_type,
         identity,
-        asked_browser_type(headers, parameters, named["type"] if named else None),
+        browser_type or ("chromium" if is_cdp else None),
         asks_for,
         policy.labels.keys[labelled] if labelled else None,
     )
@@ -151,7 +192,7 @@ def decide(request: Request, policy: Policy, local: Address, arrival: Arrival = 
     offered = (policy.pool_of(named["id"]) if named else None) or policy.pools[pool]
     check(offered, asked)
     options = judged(headers, parameters, offered, policy.launch)
-    own = own_browser(offered, asked, options, asked_network(headers))
+    own = own_browser(offered, asked, options, asked_network(headers), protocol := _protocol(is_cdp=is_cdp))
     return ConnectRequest(
         browser_type=policy.pools[pool].browser_type,
         pool=pool,
@@ -165,10 +206,24 @@ def decide(request: Request, policy: Policy, local: Address, arrival: Arrival = 
         label_key=str(labelled or ""),
         own=own,
         isolation=isolation_of(offered, own),
+        protocol=protocol,
+        keep_s=keep_s,
+        session_id=session_id,
     )
 
 
-def _with_lease(request: Request, policy: Policy, lent: re.Match[str], local: Address, arrival: Arrival) -> LeasePath:
+def _protocol(*, is_cdp: bool) -> Protocol:
+    return Protocol.CDP if is_cdp else Protocol.PLAYWRIGHT
+
+
+def _with_lease(
+    request: Request,
+    parameters: Iterable[tuple[str, str]],
+    policy: Policy,
+    lent: re.Match[str],
+    local: Address,
+    arrival: Arrival,
+) -> LeasePath:
     """Decides for a client with a lease. The secret in its path replaces a token, and its version is not checked."""
     policy.access.check_host(request.headers, local, arrival)
     check_origin(request.headers, policy.access.allowed_origins)
@@ -179,7 +234,12 @@ def _with_lease(request: Request, policy: Policy, lent: re.Match[str], local: Ad
         raise Refusal(400, f"unknown browser {named[:40]!r}: use one of {', '.join(BROWSER_TYPES)}")
     if client not in (None, browser_type):
         raise Refusal(400, f"the lease is for {browser_type}, but the client is {client}: make them agree")
-    return LeasePath(browser_type, lent["worker"], lent["id"], lent["secret"])
+    is_cdp = bool(lent["cdp"])
+    if is_cdp:
+        check_browser_type(browser_type)
+    keep_s = kept_for_s(_said(request.headers, parameters, "keep"), policy.keep_max_s, is_cdp=is_cdp)
+    protocol = _protocol(is_cdp=is_cdp)
+    return LeasePath(browser_type, lent["worker"], lent["id"], lent["secret"], protocol=protocol, keep_s=keep_s)
 
 
 def _own_with_lease(
@@ -188,11 +248,15 @@ def _own_with_lease(
     """Returns the browser that a client with a lease asks for itself. Raises Refusal."""
     parameters = [*parameters]
     asked, pool = asked_isolation(_said(headers, parameters, "isolation")), policy.pool_of(lease.worker_id)
+    is_cdp = lease.protocol is Protocol.CDP
+    if is_cdp:
+        check_isolation_of_cdp(asked)
     if pool is None:  # a worker that has gone, or of a pool that drains
-        return None
+        return OwnBrowser() if is_cdp else None
     if asked is not Isolation.CONTEXT:
         check(pool, asked)
-    return own_browser(pool, asked, judged(headers, parameters, pool, policy.launch), asked_network(headers))
+    options = judged(headers, parameters, pool, policy.launch)
+    return own_browser(pool, asked, options, asked_network(headers), lease.protocol)
 
 
 def run_name(text: str | None, what: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from websockets.datastructures import Headers
 
-from pwgrid.common.types import Isolation
+from pwgrid.common.types import Isolation, Protocol
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.launch_options import LaunchOptions
 from pwgrid.proxy.policy.refusal import Refusal
@@ -75,10 +75,17 @@ def check(pool: PoolView, asked: Isolation | None) -> None:
         )
 
 
-def own_browser(pool: PoolView, asked: Isolation | None, launch: LaunchOptions, network: str) -> OwnBrowser | None:
+def own_browser(
+    pool: PoolView,
+    asked: Isolation | None,
+    launch: LaunchOptions,
+    network: str,
+    protocol: Protocol = Protocol.PLAYWRIGHT,
+) -> OwnBrowser | None:
     """Returns the browser that the client gets for itself; None if it gets the one of its worker. That one is its own,
-    too, in a pool of isolation `process`, and launched as the pool's are."""
-    by_itself = bool(launch.heeded or network)
+    too, in a pool of isolation `process`, and launched as the pool's are. In CDP a client sees all of its browser, so
+    that one is never Playwright's."""
+    by_itself = bool(launch.heeded or network) or protocol is Protocol.CDP
     is_wanted = pool.isolation == Isolation.BROWSER or (
         asked is Isolation.BROWSER and pool.isolation != Isolation.PROCESS
     )

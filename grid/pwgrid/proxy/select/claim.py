@@ -43,6 +43,8 @@ class Claim:
     """Returns why the client may not have a slot any more. The queue asks when it is the client's turn."""
     session_id: str = ""
     """What the slot is leased for: the session's id, or the lease's. By default a new one."""
+    keeps_id: bool = False
+    """Whether clients find the session by its id, so that it changes only where it has to."""
     launch_s: float = 0.0
     """How long its worker may take to launch a browser for it; 0: it needs none of its own."""
     trouble: str = ""

@@ -1,4 +1,4 @@
-// What one browser says, between its pipe (or WebSocket) and Playwright.
+// What one browser says, between its pipe (or WebSocket) and Playwright, or a CDP client that it is for.
 //
 // Playwright's own transport makes a string of each message. One that is longer than a string may be throws there, and that
 // transport stays broken for all clients of the browser. Here a message that is too long is dropped whole: an answer becomes an
@@ -12,7 +12,7 @@ const MIB = 1024 * 1024;
 const ENDS_BYTES = 1024; // of a message that is dropped: its id and its session are in its first or last bytes
 const END_OF_MESSAGE = 0;
 
-// Splits what comes out of a pipe. Calls `onMessage` with each message, and for one of more than `mostBytes` `onTooLong` with
+// Splits what comes out of a pipe. Calls `onMessage` with each message (a Buffer), and for one of more than `mostBytes` `onTooLong` with
 // its first and last bytes and its size.
 class PipeMessages {
   constructor(mostBytes, onMessage, onTooLong) {
@@ -56,7 +56,7 @@ class PipeMessages {
     if (head)
       this.onTooLong(head.toString(), tail.toString(), bytes);
     else
-      this.onMessage((chunks.length === 1 ? chunks[0] : Buffer.concat(chunks)).toString());
+      this.onMessage(chunks.length === 1 ? chunks[0] : Buffer.concat(chunks));
   }
 }
 
@@ -126,6 +126,7 @@ class BrowserMessages {
     this.connection = connection;
     this.transport = connection._transport;
     this.isBroken = false;
+    this.cdp = null; // of class CdpFront, which takes what is for its clients, unparsed
     this.heard();
     if (this.transport._pipeRead)
       this.ownPipe(this.transport._pipeRead);
@@ -144,7 +145,7 @@ class BrowserMessages {
 
   ownPipe(pipe) {
     const messages = new PipeMessages(
-      BrowserMessages.mostBytes, text => setImmediate(() => this.deliver(text)), (...found) => this.tooLong(...found));
+      BrowserMessages.mostBytes, message => this.take(message), (...found) => this.tooLong(...found));
     pipe.removeAllListeners('data');
     for (const chunk of this.transport._pendingBuffers) // of a message that is half read
       messages.take(chunk);
@@ -152,6 +153,13 @@ class BrowserMessages {
       this.heard();
       messages.take(chunk);
     });
+  }
+
+  take(message) {
+    if (this.cdp?.takes(message))
+      return;
+    const text = message.toString();
+    setImmediate(() => this.deliver(text));
   }
 
   // A WebSocket has limits of its own, at which it closes, and closes when Playwright fails at a message, too.
@@ -209,7 +217,7 @@ class BrowserMessages {
   drop(head, tail, bytes, why) {
     this.hooks.onDropped(named(head), bytes);
     const answer = answerFor(head, tail, why, (...asked) => this.commandOf(...asked));
-    if (answer)
+    if (answer && !this.cdp?.takes(Buffer.from(JSON.stringify(answer))))
       setImmediate(() => this.handle(this.transport.onmessage, answer));
   }
 

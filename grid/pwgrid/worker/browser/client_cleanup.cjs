@@ -336,7 +336,7 @@ class Client {
 class Clients {
   // `unitOf(browser)` returns the unit of Playwright's browser. `hooks`: onCall(client, message) and onAnswer(client, message) for what
   // a client asks and gets, onGone(client), and onConnectionError(client, error)
-  constructor(playwright, options, loopbackPorts, unitOf, hooks) {
+  constructor(playwright, internals, options, loopbackPorts, unitOf, hooks) {
     this.options = options;
     this.loopbackPorts = loopbackPorts;
     this.unitOf = unitOf;
@@ -348,7 +348,7 @@ class Clients {
     this.byDirectory = new Map(); // clients that have one
     this.wrapDispatcher(playwright._connection.toImpl(playwright._connection));
     this.wrapSpawn();
-    this.SocksProxy = connectNetworks(options.playwrightCore, () => this.running.getStore()?.network);
+    this.SocksProxy = connectNetworks(internals, () => this.running.getStore()?.network);
     this.memory = new MemoryGiver();
     this.ownBodies = boundBodies(() => this.running.getStore());
     boundPatterns(() => this.inWork(), client => client.session.end('grid', TOO_MUCH_WORK));
@@ -418,13 +418,15 @@ class Clients {
     };
   }
 
+  // Called when a unit is launched.
+  knows(unit) {
+    unit.isKnown(context => context[kClient], (...work) => this.workOn(unit, ...work));
+    this.ownBrowser(unit, unit.browser);
+  }
+
   // Called for each connection to a browser; without a client for the launcher's own. Returns the unit.
   connected(browser, client) {
     const unit = this.unitOf(browser);
-    if (!unit.browser) {
-      unit.isKnown(browser, context => context[kClient], (...work) => this.workOn(unit, ...work));
-      this.ownBrowser(unit, browser);
-    }
     if (client?.network) // for requests that Playwright sends itself
       browser.options.proxy = client.network.settings;
     return unit;

@@ -2,9 +2,6 @@
 // client's pattern goes through its connection and comes out at its end, all else goes on from here.
 'use strict';
 
-const fs = require('node:fs');
-const path = require('node:path');
-
 class ClientNetwork {
   // `pattern`: which hosts, as Playwright's clients say it. `ports`: of class LoopbackPorts.
   constructor(SocksProxy, pattern, unit, ports) {
@@ -25,25 +22,13 @@ class ClientNetwork {
 
 // Lets Playwright's server find the network of the client whose connection it makes; `networkOf()` returns it, if it has one. Returns the
 // class of such proxies.
-function connectNetworks(playwrightCore, networkOf) {
-  const { PlaywrightServer, SocksProxy } = internalsOf(path.join(playwrightCore, 'lib'));
+function connectNetworks({ PlaywrightServer, SocksProxy }, networkOf) {
   const { prototype } = PlaywrightServer;
   const { _initPreLaunchedBrowserMode: init } = prototype;
   prototype._initPreLaunchedBrowserMode = async function(...args) {
     return { ...await init.apply(this, args), socksProxy: networkOf()?.socksProxy };
   };
   return SocksProxy;
-}
-
-// Until some version these were in files of their own.
-function internalsOf(lib) {
-  if (fs.existsSync(path.join(lib, 'coreBundle.js'))) {
-    const { remote: { PlaywrightServer }, utils: { SocksProxy } } = require(path.join(lib, 'coreBundle'));
-    return { PlaywrightServer, SocksProxy };
-  }
-  const { PlaywrightServer } = require(path.join(lib, 'remote', 'playwrightServer'));
-  const { SocksProxy } = require(path.join(lib, 'server', 'utils', 'socksProxy'));
-  return { PlaywrightServer, SocksProxy };
 }
 
 module.exports = { ClientNetwork, connectNetworks };

@@ -10,7 +10,8 @@
 //   client  client disconnected · connection lost · protocol error · client closed the browser
 //   browser browser crashed · browser connection broken
 //   grid    ping timeout · idle timeout · maximum duration · drain timeout · worker stopped · handshake refused
-//           too late · message failed · too much work · the client does not read · the reason in a `close` or `cut_hanging` message
+//           too late · message failed · too much work · the client does not read · keep time over · the reason in a `close` or
+//           `cut_hanging` message
 'use strict';
 
 const fs = require('node:fs');
@@ -31,21 +32,27 @@ tls.DEFAULT_CIPHERS += ':!DHE';
 if (options.codeCache)
   nodeModule.enableCompileCache(options.codeCache);
 
+const { CdpConnection, CdpFront } = require('./cdp_front.cjs');
 const { LoopbackPorts } = require('./loopback_ports.cjs');
 const { Clients } = require('./client_cleanup.cjs');
 const { confineProcesses } = require('./confined_processes.cjs');
+const { answer, kConnection } = require('./connection.cjs');
 const { ErrorCounts } = require('./error_counts.cjs');
 const { serveLiveView } = require('./live_view.cjs');
 const { OwnBrowsers } = require('./own_browsers.cjs');
-const { INTERNAL_ERROR, Session, kSession } = require('./session.cjs');
+const { PlaywrightConnection } = require('./playwright_front.cjs');
+const { internalsOf, watchServers } = require('./playwright_internals.cjs');
+const { INTERNAL_ERROR, Session } = require('./session.cjs');
 const { watchTimeouts } = require('./session_timeouts.cjs');
 const { Unit } = require('./unit.cjs');
 const { WorkMark } = require('./work_mark.cjs');
 
+const MOST_CLIENTS = 64; // of one session in CDP: it has one slot, however many they are
 const STOP_GRACE_MS = 5_000; // for the browser to close by itself, unless `stop` says otherwise
 
 let browserType = null;
 let clients = null;
+let cdpServer = null; // of the WebSockets of CDP clients
 let loopbackPorts = null;
 let shared = null; // the unit that all clients share; null in a pool where each session has its own
 let own = null; // of class OwnBrowsers
@@ -61,7 +68,11 @@ let closedIdx = 0;
 let written = Promise.resolve(); // done when the last message is written
 const errors = new ErrorCounts(say);
 const workMark = new WorkMark(options.inWork);
-const server = { options, workMark, isStopping: () => stopping !== null, onOver }; // what every session gets
+const server = { // what every session gets
+  options, workMark, isStopping: () => stopping !== null, mayKeep: () => process.connected && !stopping, onOver,
+  onKept: session => say({ say: 'kept', session: session.id, keptS: session.keptS }),
+  onResumed: session => say({ say: 'resumed', session: session.id }),
+};
 
 // ws takes the path of a socket from a URL as it stands there, where a blank is %20, and ends it at the first colon. By way of
 // the open directory every path can be written. O_PATH is none of Node's constants.
@@ -78,7 +89,7 @@ function say(message) {
 
 function onMessage(message, socket) {
   if (socket)
-    return takeSession(message, socket);
+    return takeClient(message, socket);
   switch (message.do) {
     case 'close':
       return void endSession(message);
@@ -102,7 +113,7 @@ function onMessage(message, socket) {
       return void canary(message.id, message.timeoutS * 1000);
     case 'sync':
       own?.giveBackAll();
-      say({ say: 'live', sessions: [...sessions.keys()], clientFields: clientFields(), ready });
+      say({ say: 'live', sessions: [...sessions.keys()], clientFields: clientFields(), kept: kept(), ready });
       for (const closed of unacknowledged.values())
         say(closed);
       if (gone)
@@ -133,35 +144,78 @@ function clientFields() {
   return Object.fromEntries([...sessions.values()].filter(each => each.clientFields).map(each => [each.id, each.clientFields]));
 }
 
+// For how many seconds those are still kept that have no client, by their ids.
+function kept() {
+  return Object.fromEntries([...sessions.values()].filter(each => each.keptUntil).map(each => [each.id, each.keptS]));
+}
+
 // Gets a browser for one session alone, and says when it is there. The session's client comes later.
 async function acquire({ id, session, options: wished }) {
   const error = await own.acquire(session, wished).then(() => null, failure => String(failure.message));
   say({ say: 'acquired', id, error });
 }
 
-function takeSession({ session: id, own: isOwn, network, deadline, headers, early, clientFields }, socket) {
-  const unit = isOwn ? own.take(id) : shared;
-  const session = new Session(id, socket, server, unit);
-  session.clientFields = clientFields;
-  sessions.set(id, session);
+// Serves a client. `joins`: it is one more connection of a session that is there.
+function takeClient(offer, socket) {
   // After the deadline (this process was frozen) another worker has this client and its connection. Closing this copy of the
   // socket sends nothing. The deadline is CLOCK_MONOTONIC, as process.hrtime is.
-  if (deadline && Number(process.hrtime.bigint()) / 1e9 > deadline)
+  const isLate = offer.deadline && Number(process.hrtime.bigint()) / 1e9 > offer.deadline;
+  if (offer.joins)
+    return isLate ? void socket.destroy() : joinSession(offer, socket);
+  const unit = offer.own ? own.take(offer.session) : shared;
+  const session = new Session(offer.session, server, unit, offer);
+  sessions.set(session.id, session);
+  const Front = offer.protocol === 'cdp' ? CdpConnection : PlaywrightConnection;
+  const connection = new Front(session, socket);
+  if (isLate)
     return session.end('grid', 'too late');
   // A proxy that gets no answer knows by this mark that the browser server has its client (pwgrid/proxy/connect/handoff_link.py).
   socket.setNoDelay(true);
   if (gone || !unit || unit.isGoing || unit.hasEnded)
-    return session.refuse('browser', gone?.sessions ?? 'browser crashed');
+    return refuse(connection, 'browser', gone?.sessions ?? 'browser crashed');
   if (stopping)
-    return session.refuse('grid', 'worker stopped');
+    return refuse(connection, 'grid', 'worker stopped');
+  if (Front === CdpConnection)
+    session.cdp = new CdpFront(session, options, { directories: clients.directories, loopbackPorts, onError: error => onError(unit, error) });
+  admit(connection, offer);
+}
+
+function joinSession(offer, socket) {
+  socket.setNoDelay(true); // the mark
+  const session = sessions.get(offer.session);
+  if (!session?.cdp || session.kind || session.isOver) {
+    socket.on('error', () => {});
+    return void answer(socket, '410 Gone', 'this session has ended; connect again without its id');
+  }
+  if (session.connections.size >= MOST_CLIENTS) {
+    socket.on('error', () => {});
+    return void answer(socket, '503 Service Unavailable', `this session has ${MOST_CLIENTS} clients already: let some of them go`);
+  }
+  session.keepS = offer.keepS; // what the last one says counts
+  admit(new CdpConnection(session, socket), offer);
+}
+
+// Answers a client that came when the browser had ended or this process was stopping.
+function refuse(connection, by, kind) {
+  connection.session.reasonIs(by, kind);
+  connection.refuse('503 Service Unavailable', `${kind}; connect again`);
+}
+
+// Answers the handshake.
+function admit(connection, { network, headers, early }) {
+  const { session, socket } = connection;
+  const request = requestOf(session.unit.wsPath, headers, socket);
+  const bytes = Buffer.from(early, 'latin1');
   try {
-    const request = requestOf(unit.wsPath, headers, socket);
-    clients.admit(session, network ?? '', () => unit.httpServer.emit('upgrade', request, socket, Buffer.from(early, 'latin1')));
+    if (session.cdp)
+      connection.open(cdpServer, request, bytes);
+    else
+      clients.admit(session, network ?? '', () => session.unit.httpServer.emit('upgrade', request, socket, bytes));
   } catch (error) {
     console.error(error);
   }
-  if (!session.ws)
-    session.end('grid', 'handshake refused');
+  if (!connection.ws)
+    connection.fail('grid', 'handshake refused');
 }
 
 // The request of a client's upgrade, for Playwright's HTTP server. The proxy has parsed the head, so that no second parser is
@@ -178,11 +232,19 @@ function requestOf(url, headers, socket) {
 function onOver(session, report) {
   sessions.delete(session.id);
   own.release(session.unit);
+  if (session.cdp)
+    clients.memory.clientLeft();
   const message = { say: 'closed', idx: ++closedIdx, session: session.id, lease: session.clientFields?.lease, ...report };
   unacknowledged.set(message.idx, message);
   say(message);
   if (!process.connected && !sessions.size)
     stop();
+}
+
+// Nobody can come back to those that are kept.
+function endKept() {
+  for (const session of [...sessions.values()].filter(each => each.keptUntil))
+    session.end('grid', 'worker stopped');
 }
 
 function endSession({ session, reason: { kind, detail }, code, text }) {
@@ -203,8 +265,11 @@ async function launch() {
   confineProcesses(options, () => launching.getStore());
   const playwright = require(options.playwrightCore);
   const { version } = require(path.join(options.playwrightCore, 'package.json'));
+  const internals = internalsOf(options.playwrightCore);
+  watchServers(internals, browser => { launching.getStore().browser = browser; });
+  cdpServer = CdpConnection.server(internals.WebSocketServer);
   loopbackPorts = new LoopbackPorts((times, uid) => say({ say: 'refused', times, uid }));
-  clients = new Clients(playwright, options, loopbackPorts, browser => units.get(browser.options.browserProcess.process), {
+  clients = new Clients(playwright, internals, options, loopbackPorts, browser => units.get(browser.options.browserProcess.process), {
     onCall: (client, message) => client.unit.signs?.began(client, message),
     onAnswer: (client, message) => client.unit.signs?.answered(client, message),
     onGone: client => client.unit.signs?.gone(client),
@@ -251,13 +316,14 @@ async function launchUnit(isShared, { headed = null, ...wished } = {}) {
     })));
     units.set(launched.process(), unit);
     unit.launched(launched);
+    clients.knows(unit);
   } catch (error) {
     unit.removeDirectory();
     throw error;
   }
   // Runs after Playwright's own listener, which upgrades synchronously.
   unit.httpServer.on('upgrade', (request, socket) => {
-    socket[kSession]?.upgraded(socket[symbolOf(socket, 'websocket')]);
+    socket[kConnection]?.upgraded(socket[symbolOf(socket, 'websocket')]);
   });
   return unit;
 }
@@ -291,15 +357,9 @@ function onBroken(unit, error) {
 async function onSign(unit, what) {
   if (unit.isShared)
     return say({ say: 'sign', what });
-  if (unit.isTried)
+  if (unit.tried || sessionOf(unit)?.cdp) // a CDP client would see the pages of an attempt, and hold them
     return;
-  unit.isTried = true;
-  try {
-    await tryBrowser(unit, options.tryS * 1000);
-  } catch {
-    sessionOf(unit)?.end('grid', 'browser sick');
-  }
-  unit.isTried = false;
+  await tryBrowser(unit, options.tryS * 1000).catch(() => sessionOf(unit)?.end('grid', 'browser sick'));
 }
 
 // A browser of one session alone does not answer any more.
@@ -327,6 +387,16 @@ function onBrowserGone(kind, why) {
 
 // Does what a client does: connect, context, page, evaluate. Returns the browser's version.
 async function tryBrowser(unit, timeoutMs) {
+  const tried = unit.tried = attemptAt(unit, timeoutMs);
+  try {
+    return await tried;
+  } finally {
+    if (unit.tried === tried)
+      unit.tried = null;
+  }
+}
+
+async function attemptAt(unit, timeoutMs) {
   let browser;
   let timer;
   const attempt = async () => {
@@ -438,8 +508,7 @@ function stop(graceMs = STOP_GRACE_MS) {
     endAll('grid', 'worker stopped');
     own?.close();
     await Promise.all([...units.values()].map(each => each.end()));
-    while (sessions.size)
-      await new Promise(resolve => [...sessions.values()][0].socket.once('close', resolve));
+    await Promise.all([...sessions.values()].map(each => each.whenOver));
     await written;
     process.exit(0);
   })();
@@ -449,6 +518,7 @@ function stop(graceMs = STOP_GRACE_MS) {
 // Worker and master are both gone: the live sessions may go on for DRAIN_TIMEOUT, then this process ends.
 function onOrphaned() {
   own?.close();
+  endKept();
   if (!ready || gone || !sessions.size)
     return void stop();
   setTimeout(() => {
@@ -486,7 +556,7 @@ async function main() {
   process.on('unhandledRejection', onUncaught);
   watchTimeouts(sessions, options);
   if (options.liveView)
-    serveLiveView(options.liveView, options.browserType, id => sessions.get(id)?.client?.pages() ?? null);
+    serveLiveView(options.liveView, options.browserType, id => sessions.get(id)?.pages() ?? null);
   say(ready);
   if (gone)
     say(gone);

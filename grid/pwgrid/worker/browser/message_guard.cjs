@@ -15,6 +15,8 @@ const OFF = 'CLIENT_GUARD=off allows it';
 const UNSHARED = 'CLIENT_GUARD=compatible or MAX_CONCURRENT_SESSIONS=1 allows it';
 const OFF_OR_UNSHARED = 'CLIENT_GUARD=off or MAX_CONCURRENT_SESSIONS=1 allows it';
 const FILE_URLS = 'BLOCK_FILE_URLS=false allows it';
+const NOTHING = 'nothing allows it';
+const NO_PORT = 'this grid lets no client open a port or socket on its host';
 
 // A rule gets the parameters and the client: { guard, isShared, blocksFileUrls, ownsTracing }, with `isBrowserLevel` and
 // `loopbackPorts` (numbers) for a CDP session. It returns [why not, what would allow it], ENDS_THE_SESSION, or null.
@@ -22,7 +24,7 @@ const RULES = new Map([
   ['showRecorder', (_, client) => atMost('off', client, 'it starts another browser on the host')],
   ['saveAs', (_, client) => atMost('off', client, 'it writes a file of the host, and saveAsStream sends it to the client')],
   ['pathAfterFinished', (_, client) => atMost('off', client, 'it tells a path of the host, and saveAsStream sends the file')],
-  ['startServer', () => ['this grid lets no client open a port or socket on its host', 'nothing allows it']],
+  ['startServer', () => [NO_PORT, NOTHING]],
   ['tracingStart', named],
   ['tracingStartChunk', named],
   ['tracingStopChunk', archived],
@@ -34,7 +36,7 @@ const RULES = new Map([
   ['redirectNavigationRequest', ({ url }, client) => navigation(url, client)], // its own call would get no answer otherwise
   ['newBrowserCDPSession', (_, client) => atMost('compatible', client, 'it sees and ends the sessions of others')],
   ['startTracing', (_, client) => atMost('compatible', client, 'it records the sessions of others')],
-  ['stopTracing', (_, client) => client.ownsTracing ? null : ['this session did not start it', 'nothing allows it']],
+  ['stopTracing', (_, client) => client.ownsTracing ? null : ['this session did not start it', NOTHING]],
   ['send', ({ method, params }, client) => cdp(textOf(method), objectOf(params), client)],
 ]);
 
@@ -49,6 +51,15 @@ function judge(type, method, params, client) {
 function judgeNavigation(url, client) {
   const verdict = navigation(url, client);
   return verdict && refusal('this navigation', verdict);
+}
+
+// The same for a command over CDP; null if it may pass. Whether it ends the session is no matter here.
+function judgeCommand(method, params, client) {
+  const verdict = cdp(method, params, client);
+  if (!verdict || verdict === ENDS_THE_SESSION)
+    return null;
+  const [why, allowedBy] = verdict;
+  return refusal(method, [why.replace(`${method} `, 'it '), allowedBy]);
 }
 
 function refusal(what, [why, allowedBy]) {
@@ -140,8 +151,9 @@ const CRASHES_THE_BROWSER = new Map([
 function cdp(method, params, client) {
   if (ENDS_THE_BROWSER.has(method) && client.isShared && client.guard !== 'off')
     return ENDS_THE_SESSION;
-  return onHost(reachesHost(method, params), client)
-    || ('url' in params && !method.startsWith('Debugger.') ? navigation(params.url, client) : null) // breakpoints have any URL
+  return (method === 'Tethering.bind' ? [NO_PORT, NOTHING] : null)
+    || onHost(reachesHost(method, params), client)
+    || navigated(method, params, client)
     || proxied(textOf(params.proxyServer), client)
     || crashes(method, params, client)
     || reachesOthers(method, params, client)
@@ -151,11 +163,18 @@ function cdp(method, params, client) {
 function reachesHost(method, { downloadPath, files, data, path: directory }) {
   if (method === 'Target.exposeDevToolsProtocol')
     return `${method} lets a page reach files of the host, and all of the browser`;
+  if (method === 'Target.setRemoteLocations')
+    return `${method} reaches other browsers of the host`;
   if (method.endsWith('.setDownloadBehavior') && downloadPath !== undefined)
     return `${method} with downloadPath writes files of the host`;
   if (files !== undefined || data?.files?.length || (method.startsWith('Extensions.') && directory !== undefined))
     return `${method} reads files of the host`;
   return '';
+}
+
+// Breakpoints have any URL.
+function navigated(method, { url, installUrlOrBundleUrl = url }, client) {
+  return installUrlOrBundleUrl === undefined || method.startsWith('Debugger.') ? null : navigation(installUrlOrBundleUrl, client);
 }
 
 function onHost(why, client) {
@@ -180,7 +199,7 @@ function crashes(method, params, client) {
 // A context with a proxy; Playwright's own are judged in loopback_ports.cjs.
 function proxied(proxyServer, client) {
   const named = (proxyServer.match(/\d+/g) ?? []).some(number => client.loopbackPorts.includes(Number(number)));
-  return named ? ['its proxy serves one session alone', 'nothing allows it'] : null;
+  return named ? ['its proxy serves one session alone', NOTHING] : null;
 }
 
 // A CDP session without `flatten` carries messages of another one as text, which may carry those of a third.
@@ -196,4 +215,4 @@ function tunnelled(method, { message }, client) {
   return cdp(textOf(inner.method), objectOf(inner.params), client);
 }
 
-module.exports = { judge, judgeNavigation, isWellFormed, ENDS_THE_SESSION, RULES };
+module.exports = { judge, judgeCommand, judgeNavigation, isWellFormed, ENDS_THE_SESSION, RULES };

@@ -21,6 +21,7 @@ import structlog
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
+from pwgrid.common.types import Protocol
 from pwgrid.registry.records import OF_LEASE, TOKEN_ID
 from pwgrid.runtime.browser_process_tree import Tree, process_table
 from pwgrid.worker.browser.health import Answer, CanaryResult
@@ -71,6 +72,9 @@ class BrowserServer:
         self.on_sign: Callable[[str], None] = lambda _: None
         """Gets what makes the browser look sick. The caller of `start` or `adopt` may set it, and `on_errors`."""
         self.on_errors: OnErrors = lambda _counts, _text, _session: None
+        self.on_kept: Callable[[str, float | None], None] = lambda _session_id, _seconds: None
+        """Gets a session whose last client has gone, with the seconds for which its browser is kept, and one that has a
+        client again, with None. The caller of `start` or `adopt` may set it."""
         self._directory = directory
         self._on_closed = on_closed
         self._on_gone = on_gone
@@ -185,6 +189,8 @@ class BrowserServer:
             server._release()
             raise
         server._set_ready(message["ready"])
+        for session_id, seconds in message.get("kept", {}).items():
+            server._when_ready(partial(server._tell_kept, session_id, seconds))
         told = message["clientFields"]
         return server, {session_id: told.get(session_id, {}) for session_id in message["sessions"]}
 
@@ -200,7 +206,7 @@ class BrowserServer:
             future.set_exception(BrowserServerGone())
             return future
         message: Message = {
-            "session": client.session.id,
+            "session": client.joins or client.session.id,
             "deadline": client.deadline,
             "headers": client.headers,
             "early": client.early,
@@ -208,6 +214,8 @@ class BrowserServer:
         session = client.session
         if session.own is not None:
             message |= {"own": True, "network": session.own.network}
+        if session.protocol is Protocol.CDP:
+            message |= {"protocol": session.protocol.value, "keepS": session.keep_s, "joins": bool(client.joins)}
         more = {TOKEN_ID: session.token_id, OF_LEASE: session.lease_id}
         if told := {**session.client_fields, **{name: text for name, text in more.items() if text}}:
             message["clientFields"] = told  # for a successor of this worker
@@ -313,6 +321,8 @@ class BrowserServer:
                     self._started.set_result(message)
             case "canary" | "pong" | "browser_answered" | "acquired" as kind:
                 self._answered(kind, message)
+            case "kept" | "resumed":  # the latter has no time
+                self._when_ready(partial(self._tell_kept, message["session"], message.get("keptS")))
             case "refused":
                 log.warning("certificate_connections_refused", times=message["times"], uid=message["uid"])
             case "sign":
@@ -351,6 +361,9 @@ class BrowserServer:
         counts = message["bytesIn"], message["bytesOut"]
         closed = SessionClosed(message["session"], *counts, End(message["by"], reason), message.get("lease", ""))
         self._on_closed(closed, lambda: self._link.send({"do": "ack", "idx": message["idx"]}))
+
+    def _tell_kept(self, session_id: str, seconds: float | None) -> None:
+        self.on_kept(session_id, seconds)
 
     def _tell_gone(self, reason: Reason[WorkerEnd]) -> None:
         if self._gone or self._stopping:

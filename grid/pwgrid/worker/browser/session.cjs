@@ -1,189 +1,124 @@
-// One session in the browser server: its socket from the handoff to its close, and why it ended.
+// One session in the browser server: its connections, whether it is kept when the last of them has gone, and why it ended. What its clients
+// say, and how, is the matter of its front (playwright_front.cjs, cdp_front.cjs).
 'use strict';
 
-const { tooManyValues } = require('./message_bounds.cjs');
 const { SessionTimeouts } = require('./session_timeouts.cjs');
 
-const CLOSE_GRACE_MS = 3_000; // between the close frame and the end of the socket, if the client does not answer or read it
-const TEXT_LIMIT_BYTES = 123; // of the reason in a close frame (RFC 6455)
 const GOING_AWAY = 1001;
 const INTERNAL_ERROR = 1011;
-const UNSUPPORTED_DATA = 1003;
-const NO_DEVTOOLS = 'this grid speaks Playwright\'s protocol, not CDP: use connect(), not connectOverCDP() or Puppeteer';
-const kSession = Symbol('session'); // property of a socket
 
 class Session {
-  // `server`: { options, workMark, isStopping(), onOver(session, report) }
-  constructor(id, socket, server, unit) {
+  // `server`: { options, workMark, isStopping(), mayKeep(), onKept(session), onResumed(session), onOver(session, report) }. `unit`: whose
+  // browser it gets. `keepS`: for how long it is kept when its last client has gone.
+  constructor(id, server, unit, { clientFields, keepS = 0 } = {}) {
     this.id = id;
     this.server = server;
-    this.unit = unit; // whose browser it gets
-    this.socket = socket;
-    this.ws = null;
-    this.clientFields = undefined; // what the worker was told of the client
-    this.client = null; // of class Client: see client_cleanup.cjs
+    this.unit = unit;
+    this.clientFields = clientFields; // what the worker was told of the client
+    this.keepS = keepS;
+    this.connections = new Set(); // of class Connection, that are not over
+    this.client = null; // of class Client (client_cleanup.cjs), if it speaks Playwright's protocol
+    this.cdp = null; // of class CdpFront, if it speaks CDP
     this.by = '';
     this.kind = ''; // of the end's reason (EndReason in pwgrid/common/reasons.py); set once: the first one counts
     this.detail = '';
-    this.errno = '';
-    this.timeouts = null; // of class SessionTimeouts, once it is upgraded
-    this.timer = null;
+    this.timeouts = null; // of class SessionTimeouts, once its first WebSocket is open
+    this.bytesIn = 0; // of connections that are over
+    this.bytesOut = 0;
+    this.keptUntil = 0; // by performance.now(), while it is kept without a client
+    this.keeping = null; // timer
     this.isOver = false;
-    socket[kSession] = this;
-    socket.on('error', error => { this.errno = error.code; });
-    socket.once('close', () => this.closed());
+    this.whenOver = new Promise(resolve => { this.tellOver = resolve; });
   }
 
-  upgraded(ws) {
-    this.ws = ws;
-    if (!ws) { // playwright has answered with an HTTP error that says why, and closes the socket
-      this.by = 'grid';
-      this.kind = 'handshake refused';
+  // Returns its pages by id, the newest last.
+  pages() {
+    return this.client?.pages() ?? this.cdp?.pages() ?? new Map();
+  }
+
+  // For how many seconds it is still kept; null while it has a client.
+  get keptS() {
+    return this.keptUntil ? Math.max(0, (this.keptUntil - performance.now()) / 1000) : null;
+  }
+
+  get canBeKept() {
+    return this.keepS > 0 && !this.kind && !this.unit.hasEnded && this.server.mayKeep();
+  }
+
+  // Called when one of its connections has become a WebSocket.
+  opened() {
+    this.timeouts ??= new SessionTimeouts(this, this.server.options);
+    if (!this.keptUntil)
       return;
-    }
-    this.timeouts = new SessionTimeouts(this, this.server.options);
-    const { emit } = ws;
-    ws.emit = (event, data, ...rest) => event === 'message' && !this.takes(data) || emit.call(ws, event, data, ...rest);
-    ws.prependOnceListener('message', data => {
-      this.inOneWrite();
-      this.refuseDevTools(data);
-    });
-    // Playwright closes a socket itself when the browser disconnects or the client breaks the protocol. Then the client
-    // gets the grid's close frame, and no terminate() right after it, which would swallow it.
-    const { close, terminate, send } = ws;
-    ws.send = (...message) => this.isRead() && send.apply(ws, message);
-    this.sendClose = (code, text) => close.call(ws, code, text);
-    ws.close = (code, text) => {
-      if (ws._closeFrameReceived) {
-        // Its slot is free as soon as the client has said goodbye: `ws` would wait up to 30 s for its end of the socket.
-        // Playwright removes what the client has made when the socket ends.
-        this.socket.once('finish', () => this.socket.destroy());
-        this.timer ??= setTimeout(() => this.socket.destroy(), CLOSE_GRACE_MS);
-        close.call(ws, code, text);
-        this.over();
-      } else if (!this.kind)
-        this.endedByPlaywright(code);
-    };
-    ws.terminate = () => {
-      if (!this.kind)
-        terminate.call(ws);
-    };
+    clearTimeout(this.keeping);
+    this.keptUntil = 0;
+    this.server.onResumed(this);
   }
 
-  // Whether Playwright gets a message: to parse one of millions of values takes seconds. It is answered here, if it has an id in front.
-  takes(data) {
-    this.server.workMark.begins(this.id);
-    const refusal = tooManyValues(data);
-    if (!refusal)
-      return true;
-    const id = /^\s*\{\s*"id"\s*:\s*(\d{1,15})\s*,/.exec(data.toString('latin1', 0, 100))?.[1];
-    if (id)
-      this.ws.send(JSON.stringify({ id: Number(id), error: { error: { name: 'Error', message: refusal, stack: '' } } }));
+  // Called once for each of its connections when that is over.
+  left(connection) {
+    const { socket } = connection;
+    this.bytesIn += socket.bytesRead;
+    this.bytesOut += socket.bytesWritten;
+    this.connections.delete(connection);
+    if (this.connections.size)
+      return;
+    if (this.canBeKept)
+      this.keep();
     else
-      this.end('grid', 'too much work');
-    return false;
+      this.over(connection.isLost ? 'connection lost' : 'client disconnected');
   }
 
-  // Whether the client reads what it is sent. A page can say more than any client reads, and all of it would be kept here. The message that is
-  // to be sent is not counted: one answer may be larger than the limit.
-  isRead() {
-    if (this.ws.bufferedAmount > this.server.options.maxBufferedBytes)
-      this.end('grid', 'the client does not read');
-    return !this.kind;
-  }
-
-  // Playwright answers the first message with eight at once. A write takes as long as making one of them.
-  inOneWrite() {
-    this.socket.cork();
-    setImmediate(() => this.socket.uncork());
-  }
-
-  // A client of the DevTools protocol is known by its first message, which has no guid. Only an answer in that protocol
-  // reaches its user: such clients show no refusal and no close frame.
-  refuseDevTools(data) {
-    if (data.includes('"guid"'))
+  keep() {
+    if (this.keptUntil) // who came meanwhile has not got in
       return;
-    const command = parsed(data);
-    if (!Number.isInteger(command?.id) || !/^\w+\.\w+$/.test(command.method))
-      return;
-    this.ws.send(JSON.stringify({ id: command.id, error: { code: -32000, message: NO_DEVTOOLS } }));
-    this.ws.send = () => {}; // Playwright's answer to the same message
-    this.protocolError(UNSUPPORTED_DATA, NO_DEVTOOLS);
+    this.keptUntil = performance.now() + this.keepS * 1000;
+    this.keeping = setTimeout(() => this.end('grid', 'keep time over'), this.keepS * 1000);
+    this.server.onKept(this);
   }
 
-  endedByPlaywright(code) {
-    if (code !== undefined && code !== GOING_AWAY)
-      this.protocolError(code);
-    else if (this.server.isStopping())
-      this.end('grid', 'worker stopped');
-    else
-      this.end('browser', 'browser crashed', INTERNAL_ERROR);
+  protocolError(...error) {
+    this.end(...protocolError(...error));
   }
 
-  // Its client has broken the protocol. `code` is of the WebSocket protocol.
-  protocolError(code, text = `protocol error (${code})`) {
-    this.end('client', 'protocol error', code, { detail: String(code), text });
-  }
-
-  // Ends the session with a close frame, and the socket after CLOSE_GRACE_MS if the client does not answer. The record gets
-  // `kind` and `detail`; the client's user reads `text`, by default the options' text for this kind.
+  // Ends the session, its connections with a close frame. The record gets `kind` and `detail`; the client's user reads `text`, by default
+  // the options' text for this kind.
   end(by, kind, code = GOING_AWAY, { detail = '', text = this.server.options.closeTexts[kind] ?? kind } = {}) {
     if (this.kind)
       return;
+    this.reasonIs(by, kind, detail);
+    if (!this.connections.size)
+      return this.over();
+    for (const each of [...this.connections])
+      each.close(code, text);
+  }
+
+  // Says why it ends where its client is told otherwise, or not at all.
+  reasonIs(by, kind, detail = '') {
     this.by = by;
     this.kind = kind;
     this.detail = detail;
-    clearTimeout(this.timer);
-    if (!this.ws)
-      return void this.socket.destroy();
-    this.timer = setTimeout(() => this.socket.destroy(), CLOSE_GRACE_MS);
-    this.sendClose(code, cut(text, TEXT_LIMIT_BYTES));
   }
 
-  // Answers a client that came when the browser had ended or this process was stopping.
-  refuse(by, kind) {
-    this.by = by;
-    this.kind = kind;
-    const body = JSON.stringify({ error: `${kind}; connect again` });
-    this.socket.resume();
-    this.socket.end('HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n'
-      + `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`);
-    this.timer = setTimeout(() => this.socket.destroy(), CLOSE_GRACE_MS);
-  }
-
-  closed() {
-    clearTimeout(this.timer);
-    this.client?.gone();
-    this.over();
-  }
-
-  // Reports the end, once. The socket may still be open, if the client has said goodbye.
-  over() {
+  // Reports the end, once.
+  over(kind = '') {
     if (this.isOver)
       return;
     this.isOver = true;
-    const lost = ['ETIMEDOUT', 'EHOSTUNREACH', 'ENETUNREACH'].includes(this.errno);
+    clearTimeout(this.keeping);
+    this.cdp?.close();
     this.server.onOver(this, {
-      bytesIn: this.socket.bytesRead, bytesOut: this.socket.bytesWritten,
+      bytesIn: this.bytesIn, bytesOut: this.bytesOut,
       by: this.by || 'client',
-      reason: { kind: this.kind || (lost ? 'connection lost' : 'client disconnected'), detail: this.detail },
+      reason: { kind: this.kind || kind, detail: this.detail },
     });
+    this.tellOver();
   }
 }
 
-function parsed(data) {
-  try {
-    return JSON.parse(data);
-  } catch {
-    return null;
-  }
+// What ends a session, or a connection, whose client has broken the protocol. `code` is of the WebSocket protocol.
+function protocolError(code, text = `protocol error (${code})`) {
+  return ['client', 'protocol error', code, { detail: String(code), text }];
 }
 
-function cut(text, limitBytes) {
-  const bytes = Buffer.from(text);
-  if (bytes.length <= limitBytes)
-    return text;
-  return bytes.toString('utf8', 0, limitBytes).replace(/\ufffd+$/, ''); // an incomplete character at the cut
-}
-
-module.exports = { Session, kSession, INTERNAL_ERROR };
+module.exports = { Session, protocolError, GOING_AWAY, INTERNAL_ERROR };

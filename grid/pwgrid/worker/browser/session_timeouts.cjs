@@ -6,28 +6,26 @@
 
 const SILENT_PINGS = 3; // so many without an answer within the ping timeout
 
-class SessionTimeouts {
-  // Made when the session's WebSocket is open. `session`: { ws, socket, kind, end() }
-  constructor(session, options) {
-    this.session = session;
-    this.options = options;
-    this.startedAt = performance.now();
+// Of one connection: what its client has asked for, and whether it lives.
+class Silence {
+  // Made when its WebSocket is open. `connection`: { ws, socket, isClosing, fail() }
+  constructor(connection) {
+    this.connection = connection;
     this.controlBytes = 0; // pings and pongs of the client, headers included
-    this.idleBytes = session.socket.bytesRead; // client bytes at the last check that saw some
-    this.idleMs = 0;
+    this.askedBytes = connection.socket.bytesRead; // client bytes at the last check that saw some
     this.silentPings = 0;
     this.pinged = { read: 0, queued: 0, delivered: 0 };
     const countControl = data => { this.controlBytes += 6 + data.length; };
-    session.ws.on('ping', countControl);
-    session.ws.on('pong', countControl);
+    connection.ws.on('ping', countControl);
+    connection.ws.on('pong', countControl);
   }
 
   // Called SILENT_PINGS times within the ping timeout. Any bytes from the client are a sign of life, and so is reading what
   // was queued for it: a client busy with one large message cannot answer a ping. Counts calls, not time, so that clients do
   // not pay for a pause of this process.
   ping() {
-    const { socket, ws, kind } = this.session;
-    if (kind)
+    const { socket, ws, isClosing } = this.connection;
+    if (isClosing)
       return;
     const handle = socket._handle;
     const queued = handle ? handle.writeQueueSize : 0;
@@ -37,18 +35,36 @@ class SessionTimeouts {
     this.pinged = now;
     this.silentPings = alive ? 0 : this.silentPings + 1;
     if (this.silentPings >= SILENT_PINGS)
-      this.session.end('grid', 'ping timeout');
+      this.connection.fail('grid', 'ping timeout');
     else
       ws.ping();
   }
 
+  // Whether the client has asked for anything since this was called before.
+  hasAsked() {
+    const bytes = this.connection.socket.bytesRead - this.controlBytes;
+    const before = this.askedBytes;
+    this.askedBytes = Math.max(bytes, before);
+    return bytes > before;
+  }
+}
+
+// Of one session, with all its connections.
+class SessionTimeouts {
+  // Made when its first WebSocket is open. `session`: { connections, kind, end() }
+  constructor(session, options) {
+    this.session = session;
+    this.options = options;
+    this.startedAt = performance.now();
+    this.idleMs = 0;
+  }
+
   check(elapsedMs) {
-    const { socket, kind } = this.session;
+    const { connections, kind } = this.session;
     if (kind)
       return;
-    const bytes = socket.bytesRead - this.controlBytes;
-    this.idleMs = bytes > this.idleBytes ? 0 : this.idleMs + elapsedMs;
-    this.idleBytes = Math.max(bytes, this.idleBytes);
+    const asked = [...connections].map(each => each.silence?.hasAsked()); // each of them is to note it
+    this.idleMs = !connections.size || asked.includes(true) ? 0 : this.idleMs + elapsedMs; // one that is kept has a time of its own
     const { idleTimeoutS, maxDurationS } = this.options;
     if (idleTimeoutS && this.idleMs >= idleTimeoutS * 1000)
       this.session.end('grid', 'idle timeout');
@@ -59,9 +75,8 @@ class SessionTimeouts {
 
 // Watches all sessions of a map, for ever.
 function watchTimeouts(sessions, options) {
-  const each = does => sessions.forEach(session => session.timeouts && does(session.timeouts));
   if (options.pingTimeoutS)
-    setInterval(() => each(timeouts => timeouts.ping()), options.pingTimeoutS * 1000 / SILENT_PINGS).unref();
+    setInterval(() => sessions.forEach(pingAll), options.pingTimeoutS * 1000 / SILENT_PINGS).unref();
   const shortestS = Math.min(options.idleTimeoutS || Infinity, options.maxDurationS || Infinity);
   if (shortestS === Infinity)
     return;
@@ -71,8 +86,13 @@ function watchTimeouts(sessions, options) {
     const now = performance.now();
     const elapsedMs = Math.min(now - last, 2 * periodMs); // a pause of this process is no silence of the client
     last = now;
-    each(timeouts => timeouts.check(elapsedMs));
+    sessions.forEach(({ timeouts }) => timeouts?.check(elapsedMs));
   }, periodMs).unref();
 }
 
-module.exports = { SessionTimeouts, watchTimeouts };
+function pingAll({ connections }) {
+  for (const each of [...connections])
+    each.silence?.ping();
+}
+
+module.exports = { SessionTimeouts, Silence, watchTimeouts };

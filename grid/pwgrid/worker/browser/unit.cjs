@@ -21,12 +21,12 @@ class Unit {
     this.wsPath = '/' + randomBytes(16).toString('hex');
     this.server = null; // Playwright's BrowserServer
     this.httpServer = null; // the one that it listens with
-    this.browser = null; // Playwright's own, known since the first client's connection
+    this.browser = null; // Playwright's own, once that begins to serve it
     this.messages = null; // what the browser says, of class BrowserMessages
     this.signs = null; // of class BrowserSigns
     this.owners = null; // of the browser's events, of class EventOwners
     this.listeners = new Set(); // for the browser's end, as far as it is known whose they are
-    this.isTried = false; // by the launcher, now
+    this.tried = null; // the promise of the launcher's attempt at it that is under way
     this.isGoing = false; // a client has told its browser to end
     this.going = null;
     this.hasEnded = false;
@@ -54,9 +54,9 @@ class Unit {
       onExit(this.process.exitCode, this.process.signalCode);
   }
 
-  // Called when Playwright shows its browser to the first connection. `work(message, handle)` is called for each message of the browser.
-  isKnown(browser, clientOf, work) {
-    this.browser = browser;
+  // Called once `browser` is there. `work(message, handle)` is called for each message of the browser.
+  isKnown(clientOf, work) {
+    const { browser } = this;
     this.owners = new EventOwners(browser, clientOf);
     browser.on('disconnected', () => this.browserIsGoing(true));
     this.listeners = new Set(browser.listeners('disconnected'));

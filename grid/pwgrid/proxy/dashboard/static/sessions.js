@@ -33,17 +33,26 @@ function isLive(session) {
   return LIVE.includes(session.status);
 }
 
+// What the table calls its state: a kept session waits for a client to come back.
+function stateOf(session) {
+  return session.kept ? 'kept' : session.status;
+}
+
 // Of a grid of an earlier version no session has an isolation.
 function isShared(session) {
   return (session.isolation ?? 'context') === 'context';
 }
 
+function protocolOf(session) {
+  return (session.protocol ?? 'playwright') === 'playwright' ? '' : session.protocol;
+}
+
 function passes(session) {
   const state = wanted.value;
-  if (state === 'live' ? !isLive(session) : state === 'ended' ? isLive(session) : state && session.status !== state)
+  if (state === 'live' ? !isLive(session) : state === 'ended' ? isLive(session) : state && stateOf(session) !== state)
     return false;
-  const text = [session.id, session.name, session.run, session.pool, session.workerId, session.status, session.client,
-    session.reason, isShared(session) ? '' : session.isolation].filter(Boolean).join(' ').toLowerCase();
+  const text = [session.id, session.name, session.run, session.pool, session.workerId, stateOf(session), session.client,
+    session.reason, isShared(session) ? '' : session.isolation, protocolOf(session)].filter(Boolean).join(' ').toLowerCase();
   return words.value.toLowerCase().split(/\s+/).every(word => text.includes(word));
 }
 
@@ -66,14 +75,16 @@ function updateRow(row, session) {
   const cells = row.children;
   set(cells[1], { text: session.name ?? '' });
   set(cells[2], { text: session.run ?? '' });
-  set(cells[3], { text: isShared(session) ? session.pool : `${session.pool} (own ${session.isolation})` });
+  set(cells[3], { text: isShared(session) ? session.pool : `${session.pool} (${[`own ${session.isolation}`, protocolOf(session)].filter(Boolean).join(', ')})` });
   set(cells[4].firstElementChild, { text: session.workerId });
-  const level = { running: 'good', pending: 'plain', failed: 'bad', expired: 'warn', ended: 'warn' }[session.status] ?? 'plain';
-  set(cells[5].firstElementChild, { text: session.status, 'data-level': level });
+  const state = stateOf(session);
+  const level = { running: 'good', kept: 'plain', pending: 'plain', failed: 'bad', expired: 'warn', ended: 'warn' }[state] ?? 'plain';
+  set(cells[5].firstElementChild, { text: state, 'data-level': level });
   since(cells[6].firstElementChild, session.startedAt ?? session.createdAt, session.endedAt);
   set(cells[7], { text: session.client });
   const looked = session.viewedAt ? `looked at, last at ${clock(session.viewedAt)}` : '';
-  set(cells[8], { text: [session.reason, looked].filter(Boolean).join('; ') });
+  const waits = session.kept ? `waits for a client until ${clock(session.keptUntil)}` : '';
+  set(cells[8], { text: [session.reason, waits, looked].filter(Boolean).join('; ') });
   row.querySelector('.end').hidden = !isLive(session);
   row.querySelector('.view').hidden = !isLive(session) || !mayView;
 }

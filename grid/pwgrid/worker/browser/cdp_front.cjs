@@ -1,0 +1,323 @@
+// The front for CDP: joins the WebSockets of one session's clients to the DevTools pipe of its own browser, which Playwright's driver has
+// opened and goes on using. So no port is open.
+//
+// Each connection has a session of its own with the browser, as each client of a DevTools port has. The pipe tells sessions apart by
+// `,"sessionId":"…"}` at the end of a message: that is added to what a client says on its root, and taken off what the browser answers
+// there. Sessions that come of it (pages, workers, frames) belong to the same connection, and their messages pass as they are. Nothing
+// that the browser says is parsed.
+'use strict';
+
+const fs = require('node:fs');
+
+const { readEnvelope, Unreadable } = require('./cdp_message.cjs');
+const { ENDS_THE_SESSION, isRead, judgeRead } = require('./cdp_methods.cjs');
+const { CdpPages } = require('./cdp_pages.cjs');
+const { Connection } = require('./connection.cjs');
+const { tooManyValues } = require('./message_bounds.cjs');
+const { INTERNAL_ERROR } = require('./session.cjs');
+
+const MIB = 1024 * 1024;
+const MOST_FRAME_BYTES = 256 * MIB; // of a client; above it `ws` ends the connection
+const MOST_BYTES = 99 * MIB; // of one message that the browser takes: at 100 MiB it closes its pipe, and a port as well
+const MOST_READ_BYTES = 16 * MIB; // of a message whose parameters are read here
+const COPIED_BYTES = 64 * 1024; // a message that is shorter is written at once
+const SESSION_ID_CHARACTERS = 32;
+const TAIL = ',"sessionId":"';
+const TAIL_BYTES = TAIL.length + SESSION_ID_CHARACTERS + 2;
+const ATTACHED = '{"method":"Target.attachedToTarget","params":{"sessionId":"';
+const DETACHED = '{"method":"Target.detachedFromTarget","params":{"sessionId":"';
+const ERROR = -32000, NO_SESSION = -32001, INVALID_REQUEST = -32600; // as the browser has them
+const BRACE = 0x7d;
+const END_OF_MESSAGE = Buffer.from('\0');
+
+// What one session's clients share.
+class CdpFront {
+  // `directories`: of class SessionDirectories. `onError(error)` for what fails here.
+  constructor(session, options, { directories, loopbackPorts, onError }) {
+    this.session = session;
+    this.onError = onError;
+    this.directories = directories;
+    this.directory = directories.take(); // of its files: downloads
+    this.root = session.unit.browser._session; // Playwright's own session with the browser
+    this.pipe = session.unit.messages.transport._pipeWrite;
+    this.sessions = new Map(); // id of a session with the browser -> { connection, isRoot, parent, children }
+    this.connections = new Set();
+    this.isFull = false; // the pipe
+    this.isOver = false;
+    this.judged = { // what the rules of cdp_methods.cjs read
+      guard: options.clientGuard, isShared: false, isBrowserLevel: true, blocksFileUrls: options.blockFileUrls,
+      directory: this.directory, get loopbackPorts() { return [...loopbackPorts.addresses.keys()]; },
+    };
+    fs.mkdirSync(this.directory, { recursive: true, mode: 0o700 });
+    session.unit.messages.cdp = this;
+    this.shown = new CdpPages(session.unit.browser);
+    this.prepared = this.prepare();
+  }
+
+  // The browser is made what it is for a client that starts it by hand: it has an empty page, and nobody holds its pages. Playwright
+  // would attach to each new one.
+  async prepare() {
+    await this.session.unit.tried?.catch(() => {});
+    await Promise.all([
+      this.root.send('Target.setAutoAttach', { autoAttach: false, waitForDebuggerOnStart: false, flatten: true }),
+      this.root.send('Target.createTarget', { url: 'about:blank' }),
+      this.keepDownloads(),
+    ]);
+  }
+
+  // Where no client says otherwise, downloads are files of the session. What a client has said ends with its connection.
+  keepDownloads() {
+    return this.root.send('Browser.setDownloadBehavior', { behavior: 'allow', downloadPath: this.directory });
+  }
+
+  pages() {
+    return this.shown.pages;
+  }
+
+  // Gives this connection a session with the browser.
+  async join(connection) {
+    this.connections.add(connection);
+    await this.prepared;
+    const { sessionId } = await this.root.send('Target.attachToBrowserTarget');
+    this.sessions.set(sessionId, { connection, isRoot: true, parent: null, children: new Set() });
+    if (!this.connections.has(connection))
+      return this.detach(sessionId);
+    connection.attached(sessionId);
+  }
+
+  // Called when this connection is being closed, and when it is over: it gets nothing more.
+  left(connection) {
+    if (this.connections.delete(connection) && connection.rootId && !this.isOver)
+      this.detach(connection.rootId).then(() => this.keepDownloads()).catch(() => {}); // the browser has ended
+  }
+
+  // What still comes of these sessions until then is for nobody.
+  async detach(sessionId) {
+    await this.root.send('Target.detachFromTarget', { sessionId });
+    this.forget(sessionId);
+  }
+
+  // Called when the session is over; its browser ends.
+  close() {
+    this.isOver = true;
+    this.shown.close();
+    this.directories.giveBack(this.directory).catch(this.onError);
+  }
+
+  // ----------------------------------------------------------------------------------------------- from the browser
+
+  // Whether a message (a Buffer) is for a client; then that has it.
+  takes(message) {
+    const sessionId = sessionIdOf(message);
+    if (!sessionId)
+      return isOfNoSession(message) && this.hasNoSession(message);
+    const session = this.sessions.get(sessionId);
+    if (!session)
+      return false;
+    const { connection } = session;
+    const event = isTargetEvent(message) ? message.latin1Slice(0, DETACHED.length + SESSION_ID_CHARACTERS) : '';
+    if (event.startsWith(ATTACHED))
+      this.add(idAfter(event, ATTACHED), sessionId, connection);
+    this.session.server.workMark.begins(this.session.id);
+    connection.send(session.isRoot ? withoutTail(message) : message);
+    if (event.startsWith(DETACHED))
+      this.forget(idAfter(event, DETACHED));
+    return true;
+  }
+
+  // The browser answers so, without the session's id, a client whose session has just gone. The number may also be one of Playwright's own,
+  // so it is kept from that. Which of several clients it is for is not known; each has heard that its session is gone.
+  hasNoSession(message) {
+    if (this.connections.size === 1)
+      this.connections.forEach(each => each.send(message));
+    return true;
+  }
+
+  add(sessionId, parent, connection) {
+    this.sessions.set(sessionId, { connection, isRoot: false, parent, children: new Set() });
+    this.sessions.get(parent).children.add(sessionId);
+  }
+
+  // The sessions that came of this one are gone with it.
+  forget(sessionId) {
+    const session = this.sessions.get(sessionId);
+    if (!session)
+      return;
+    this.sessions.delete(sessionId);
+    this.sessions.get(session.parent)?.children.delete(sessionId);
+    session.children.forEach(each => this.forget(each));
+  }
+
+  // -------------------------------------------------------------------------------------------------- to the browser
+
+  // Writes a message, given in pieces (Buffers). While the pipe is full no client is read.
+  write(...pieces) {
+    if (pieces[0].length < COPIED_BYTES)
+      pieces = [Buffer.concat([...pieces, END_OF_MESSAGE])];
+    else
+      pieces.push(END_OF_MESSAGE);
+    let hasRoom;
+    for (const each of pieces)
+      hasRoom = this.pipe.write(each);
+    if (hasRoom || this.isFull)
+      return;
+    this.isFull = true;
+    this.connections.forEach(each => each.pause());
+    this.pipe.once('drain', () => {
+      this.isFull = false;
+      this.connections.forEach(each => each.resume());
+    });
+  }
+}
+
+// One client's WebSocket, with a session of its own with the browser.
+class CdpConnection extends Connection {
+  // Answers the handshake. The client is read when it has its session.
+  static server(WebSocketServer) {
+    return new WebSocketServer({ noServer: true, clientTracking: false, maxPayload: MOST_FRAME_BYTES, perMessageDeflate: false });
+  }
+
+  open(server, request, early) {
+    server.handleUpgrade(request, this.socket, early, ws => this.upgraded(ws));
+  }
+
+  upgraded(ws) {
+    super.upgraded(ws);
+    this.rootId = ''; // of its session with the browser
+    this.tail = null;
+    this.front = this.session.cdp;
+    ws.on('error', () => {}); // `ws` has closed it then
+    ws.on('message', data => {
+      try {
+        this.take(data);
+      } catch (error) {
+        this.failed(error);
+      }
+    });
+    this.pause();
+    this.front.join(this).catch(error => {
+      if (!this.session.unit.hasEnded) // else it ends with that reason
+        this.failed(error);
+    });
+  }
+
+  attached(rootId) {
+    this.rootId = rootId;
+    this.tail = Buffer.from(`${TAIL}${rootId}"}`);
+    this.resume();
+  }
+
+  failed(error) {
+    this.front.onError(error);
+    this.fail('grid', 'message failed', INTERNAL_ERROR);
+  }
+
+  pause() {
+    this.ws.pause();
+  }
+
+  resume() {
+    if (this.rootId && !this.front.isFull)
+      this.ws.resume();
+  }
+
+  close(...frame) {
+    super.close(...frame);
+    this.front?.left(this); // a browser that is not asked any more says no more
+  }
+
+  over() {
+    this.front?.left(this);
+    super.over();
+  }
+
+  // Takes a message of the client.
+  take(data) {
+    if (this.isClosing)
+      return;
+    this.session.server.workMark.begins(this.session.id);
+    let envelope;
+    try {
+      envelope = readEnvelope(data);
+    } catch (error) {
+      if (!(error instanceof Unreadable))
+        throw error;
+      return this.answer({ id: error.id || null, code: INVALID_REQUEST, message: `the grid cannot read this message: ${error.message}` });
+    }
+    const { id, sessionId, method } = envelope;
+    if (sessionId && this.front.sessions.get(sessionId)?.connection !== this)
+      return this.answer({ id, sessionId, code: NO_SESSION, message: 'Session with given id not found.' });
+    const refusal = tooLarge(data, method);
+    if (refusal)
+      return this.answer({ id, sessionId, code: ERROR, message: refusal });
+    if (isRead(method))
+      this.judge(data, envelope);
+    else if (sessionId)
+      this.front.write(data);
+    else
+      this.front.write(data.subarray(0, envelope.end), this.tail);
+  }
+
+  // Passes on a message whose parameters are looked at, as they were read.
+  judge(data, { id, sessionId, method, params: found }) {
+    const params = found ? JSON.parse(data.toString('utf8', ...found)) : {};
+    const judged = judgeRead(method, typeof params === 'object' && params !== null ? params : {}, this.front.judged);
+    if (judged === ENDS_THE_SESSION)
+      return this.endSession(id, sessionId);
+    if (judged.refusal)
+      return this.answer({ id, sessionId, code: ERROR, message: judged.refusal });
+    this.front.write(Buffer.from(JSON.stringify({ id: Number(id), method, params: judged, sessionId: sessionId || this.rootId })));
+  }
+
+  endSession(id, sessionId) {
+    this.send(JSON.stringify({ id: Number(id), result: {}, ...sessionId && { sessionId } }));
+    this.session.end('client', 'client closed the browser');
+  }
+
+  // Answers in place of the browser.
+  answer({ id, sessionId, ...error }) {
+    this.send(JSON.stringify({ ...id !== null && { id: Number(id) }, error, ...sessionId && { sessionId } }));
+  }
+
+  send(message) {
+    if (this.isRead())
+      this.ws.send(message, { binary: false });
+  }
+}
+
+function tooLarge(data, method) {
+  const most = isRead(method) ? MOST_READ_BYTES : MOST_BYTES;
+  if (data.length > most)
+    return `a message of ${Math.ceil(data.length / MIB)} MiB is too large for ${isRead(method) ? method : 'the browser'}, which takes ${most / MIB}`;
+  return isRead(method) ? tooManyValues(data) : null;
+}
+
+// The session that a message of the browser is of; '' if it is of Playwright's own root. No page can write a quotation mark into this.
+function sessionIdOf(message) {
+  const start = message.length - TAIL_BYTES;
+  if (start < 0 || message[message.length - 1] !== 0x7d || message[message.length - 2] !== 0x22)
+    return '';
+  const tail = message.latin1Slice(start);
+  return tail.startsWith(TAIL) ? tail.slice(TAIL.length, -2) : '';
+}
+
+function isOfNoSession(message) {
+  return message.length < 200 && /^\{"id":\d+,"error":\{"code":-32001,/.test(message.latin1Slice());
+}
+
+function withoutTail(message) {
+  const start = message.length - TAIL_BYTES;
+  message[start] = BRACE;
+  return message.subarray(0, start + 1);
+}
+
+// Whether it is `{"method":"Target.…`
+function isTargetEvent(message) {
+  return message[2] === 0x6d && message[11] === 0x54 && message[12] === 0x61;
+}
+
+function idAfter(event, start) {
+  return event.slice(start.length, start.length + SESSION_ID_CHARACTERS);
+}
+
+module.exports = { CdpFront, CdpConnection };

@@ -1,0 +1,142 @@
+// Reads the envelope of a CDP client's message (id, method, sessionId, and where its parameters are) without parsing what is in it: that
+// may be 100 MiB of text.
+//
+// What is read here is judged here, and read again by the browser. So nothing passes that the two may read differently: the browser's
+// parser takes comments, for one, and its pipe ends a message at a zero byte.
+'use strict';
+
+const { MOST_VALUES } = require('./message_bounds.cjs');
+
+const MOST_NAME_BYTES = 200; // of a method's name or a session's id
+const MOST_DEPTH = 300; // the browser's parser takes no more than that
+
+const QUOTE = 0x22, BACKSLASH = 0x5c, COMMA = 0x2c, COLON = 0x3a;
+const OPEN_BRACE = 0x7b, CLOSE_BRACE = 0x7d, OPEN_BRACKET = 0x5b, CLOSE_BRACKET = 0x5d;
+
+// What may stand outside of texts, besides the above: blanks, and what numbers, true, false and null are made of.
+const PLAIN = new Uint8Array(256);
+for (const each of ' \t\r\n0123456789+-.eEtrufalsn')
+  PLAIN[each.charCodeAt(0)] = 1;
+
+class Unreadable extends Error {}
+
+// Returns { id (as text), method, sessionId ('' for none), params: [from, to] or null, end: where the last brace stands }. Throws Unreadable,
+// with the id if it is known by then.
+function readEnvelope(data) {
+  const found = { id: '', method: '', sessionId: '', params: null, end: 0 };
+  try {
+    readInto(found, data);
+  } catch (error) {
+    error.id = found.id;
+    throw error;
+  }
+  return found;
+}
+
+function readInto(found, data) {
+  if (data.indexOf(0) >= 0)
+    throw new Unreadable('it has a zero byte');
+  let at = afterBlanks(data, 0);
+  expect(data, at, OPEN_BRACE);
+  const known = new Set();
+  do {
+    at = afterBlanks(data, at + 1);
+    const nameEnd = endOfText(data, at);
+    const name = textOf(data, at, nameEnd);
+    if (known.has(name))
+      throw new Unreadable(`it has ${JSON.stringify(name)} twice`);
+    known.add(name);
+    at = afterBlanks(data, nameEnd);
+    expect(data, at, COLON);
+    const start = afterBlanks(data, at + 1);
+    at = endOfValue(data, start);
+    take(found, name, data, start, at);
+    at = afterBlanks(data, at);
+  } while (data[at] === COMMA);
+  expect(data, at, CLOSE_BRACE);
+  if (afterBlanks(data, at + 1) !== data.length)
+    throw new Unreadable('something stands behind it');
+  found.end = at;
+  if (!found.id || !found.method)
+    throw new Unreadable('it has no id, or no method');
+}
+
+function take(found, name, data, start, end) {
+  if (name === 'id') {
+    const text = data.latin1Slice(start, Math.min(end, start + MOST_NAME_BYTES)).trim();
+    if (!/^-?\d{1,10}$/.test(text))
+      throw new Unreadable('its id is no integer');
+    found.id = text;
+  } else if (name === 'method') {
+    found.method = textOf(data, start, end);
+  } else if (name === 'sessionId') {
+    found.sessionId = textOf(data, start, end);
+  } else if (name === 'params') {
+    found.params = [start, end];
+  } else {
+    throw new Unreadable('it has something else than id, method, params and sessionId');
+  }
+}
+
+function expect(data, at, code) {
+  if (data[at] !== code)
+    throw new Unreadable(`${String.fromCharCode(code)} is missing at byte ${at}`);
+}
+
+function afterBlanks(data, at) {
+  while (data[at] === 0x20 || data[at] === 0x0a || data[at] === 0x0d || data[at] === 0x09)
+    at++;
+  return at;
+}
+
+// The text that is in quotes there.
+function textOf(data, start, end) {
+  expect(data, start, QUOTE);
+  if (end - start > MOST_NAME_BYTES)
+    throw new Unreadable('a name in it is too long');
+  try {
+    return JSON.parse(data.toString('utf8', start, end));
+  } catch {
+    throw new Unreadable(`no text stands at byte ${start}`);
+  }
+}
+
+function endOfText(data, start) {
+  expect(data, start, QUOTE);
+  for (let at = data.indexOf(QUOTE, start + 1); at >= 0; at = data.indexOf(QUOTE, at + 1)) {
+    let slashes = 0;
+    while (data[at - 1 - slashes] === BACKSLASH)
+      slashes++;
+    if (slashes % 2 === 0)
+      return at + 1;
+  }
+  throw new Unreadable('a text in it has no end');
+}
+
+// Where this value ends: at the comma or the brace that is not in it.
+function endOfValue(data, start) {
+  const open = []; // braces and brackets that close it
+  let values = 0;
+  for (let at = start; at < data.length; at++) {
+    const code = data[at];
+    if (code === COMMA && ++values > MOST_VALUES)
+      throw new Unreadable(`it has more than ${MOST_VALUES} values`);
+    if (code === QUOTE) {
+      at = endOfText(data, at) - 1;
+    } else if (code === OPEN_BRACE || code === OPEN_BRACKET) {
+      open.push(code === OPEN_BRACE ? CLOSE_BRACE : CLOSE_BRACKET);
+      if (open.length > MOST_DEPTH)
+        throw new Unreadable('it is too deep');
+    } else if (!open.length && (code === COMMA || code === CLOSE_BRACE)) {
+      return at;
+    } else if (code === CLOSE_BRACE || code === CLOSE_BRACKET) {
+      if (open.pop() !== code)
+        throw new Unreadable(`a bracket does not fit at byte ${at}`);
+    } else if (!(PLAIN[code] || open.length && (code === COMMA || code === COLON))) {
+      throw new Unreadable(`it is no JSON at byte ${at}`);
+    }
+  }
+  throw new Unreadable('it has no end');
+}
+
+module.exports = { readEnvelope, Unreadable };

@@ -1,0 +1,131 @@
+// One client's socket, from the handoff to its close: its WebSocket, its close frame, how much of what it is sent it has not read. What is
+// said over it is the matter of a front (playwright_front.cjs, cdp_front.cjs).
+'use strict';
+
+const { GOING_AWAY, protocolError } = require('./session.cjs');
+const { Silence } = require('./session_timeouts.cjs');
+
+const CLOSE_GRACE_MS = 3_000; // between the close frame and the end of the socket, if the client does not answer or read it
+const TEXT_LIMIT_BYTES = 123; // of the reason in a close frame (RFC 6455)
+const NO_HOST = ['ETIMEDOUT', 'EHOSTUNREACH', 'ENETUNREACH'];
+const kConnection = Symbol('connection'); // property of a socket
+
+class Connection {
+  constructor(session, socket) {
+    this.session = session;
+    this.socket = socket;
+    this.ws = null;
+    this.silence = null; // of class Silence, once it is upgraded
+    this.errno = '';
+    this.timer = null;
+    this.isClosing = false; // it has a close frame of ours
+    this.isOver = false;
+    socket[kConnection] = this;
+    socket.on('error', error => { this.errno = error.code; });
+    socket.once('close', () => this.closed());
+    session.connections.add(this);
+  }
+
+  get isLost() {
+    return NO_HOST.includes(this.errno);
+  }
+
+  // Called with the WebSocket once there is one.
+  upgraded(ws) {
+    this.ws = ws;
+    this.silence = new Silence(this);
+    // Playwright closes a WebSocket when the browser disconnects, and `ws` when the client breaks the protocol. Then the client gets the
+    // grid's close frame, and no terminate() right after it, which would swallow it.
+    const { close, terminate } = ws;
+    this.sendClose = (code, text) => close.call(ws, code, text);
+    ws.close = (code, text) => {
+      if (ws._closeFrameReceived) {
+        // Its slot is free as soon as the client has said goodbye: `ws` would wait up to 30 s for its end of the socket.
+        // What the client has made is removed when the socket ends.
+        this.socket.once('finish', () => this.socket.destroy());
+        this.timer ??= setTimeout(() => this.socket.destroy(), CLOSE_GRACE_MS);
+        close.call(ws, code, text);
+        this.over();
+      } else if (!this.isClosing)
+        this.closedByServer(code);
+    };
+    ws.terminate = () => {
+      if (!this.isClosing)
+        terminate.call(ws);
+    };
+    this.session.opened();
+  }
+
+  // Called when the WebSocket's library, or what uses it, closes it with this code. A front may know a better reason.
+  closedByServer(code) {
+    this.fail(...protocolError(code));
+  }
+
+  // Whether the client reads what it is sent. A page can say more than any client reads, and all of it would be kept here. The message that is
+  // to be sent is not counted: one answer may be larger than the limit.
+  isRead() {
+    if (!this.isClosing && this.ws.bufferedAmount > this.session.server.options.maxBufferedBytes)
+      this.fail('grid', 'the client does not read');
+    return !this.isClosing;
+  }
+
+  // Ends this connection alone if the session has others, or is kept without one; else the session.
+  fail(by, kind, code = GOING_AWAY, more = {}) {
+    if (this.session.connections.size === 1 && !this.session.canBeKept)
+      return this.session.end(by, kind, code, more);
+    const { closeTexts } = this.session.server.options;
+    this.close(code, more.text ?? closeTexts[kind] ?? kind);
+  }
+
+  // Closes it with a close frame, and its socket after CLOSE_GRACE_MS if the client does not answer.
+  close(code, text) {
+    if (this.isClosing)
+      return;
+    this.isClosing = true;
+    clearTimeout(this.timer);
+    if (!this.ws) {
+      if (!this.socket.writableEnded) // else it has got an HTTP answer
+        this.socket.destroy();
+      return;
+    }
+    this.timer = setTimeout(() => this.socket.destroy(), CLOSE_GRACE_MS);
+    this.sendClose(code, cut(text, TEXT_LIMIT_BYTES));
+  }
+
+  // Answers a client for which there is no browser (any more).
+  refuse(status, error) {
+    this.isClosing = true;
+    answer(this.socket, status, error);
+    this.timer = setTimeout(() => this.socket.destroy(), CLOSE_GRACE_MS);
+  }
+
+  closed() {
+    clearTimeout(this.timer);
+    this.over();
+  }
+
+  // Tells its session, once. The socket may still be open, if the client has said goodbye.
+  over() {
+    if (this.isOver)
+      return;
+    this.isOver = true;
+    this.session.left(this);
+  }
+}
+
+// Answers a handshake with an error, and ends the socket.
+function answer(socket, status, error) {
+  const body = JSON.stringify({ error });
+  socket.resume();
+  socket.end(`HTTP/1.1 ${status}\r\nContent-Type: application/json\r\nRetry-After: 1\r\n`
+    + `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`);
+}
+
+function cut(text, limitBytes) {
+  const bytes = Buffer.from(text);
+  if (bytes.length <= limitBytes)
+    return text;
+  return bytes.toString('utf8', 0, limitBytes).replace(/\ufffd+$/, ''); // an incomplete character at the cut
+}
+
+module.exports = { Connection, kConnection, answer };
