@@ -1,5 +1,5 @@
 """Decides what becomes of the launch options that a client sends: which of them its browser has to be launched with,
-which ask for nothing that its pool's browsers do not have, which are ignored, and which are refused."""
+which its pool's browsers have anyway, which are ignored, and which are refused."""
 
 from __future__ import annotations
 

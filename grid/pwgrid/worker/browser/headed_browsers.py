@@ -1,5 +1,5 @@
-"""What browsers with a display need of this host: for each session that asks for one a display of its own, an X server
-that keeps its screen in memory. Sessions that shared a display would share its clipboard and keyboard, too."""
+"""Makes a display for each session that asks for a browser with one: an X server that keeps its screen in memory.
+Sessions that shared a display would share its clipboard and keyboard, too."""
 
 from __future__ import annotations
 
