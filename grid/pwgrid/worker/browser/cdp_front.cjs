@@ -25,6 +25,8 @@ const TAIL = ',"sessionId":"';
 const TAIL_BYTES = TAIL.length + SESSION_ID_CHARACTERS + 2;
 const ATTACHED = '{"method":"Target.attachedToTarget","params":{"sessionId":"';
 const DETACHED = '{"method":"Target.detachedFromTarget","params":{"sessionId":"';
+const UNREADABLE = '{"error":';
+const MOST_ANSWER_BYTES = 500; // of one that names a context
 const ERROR = -32000, NO_SESSION = -32001, INVALID_REQUEST = -32600; // as the browser has them
 const BRACE = 0x7d;
 const END_OF_MESSAGE = Buffer.from('\0');
@@ -65,8 +67,8 @@ class CdpFront {
   }
 
   // Where no client says otherwise, downloads are files of the session. What a client has said ends with its connection.
-  keepDownloads() {
-    return this.root.send('Browser.setDownloadBehavior', { behavior: 'allow', downloadPath: this.directory });
+  keepDownloads({ browserContextId } = {}) {
+    return this.root.send('Browser.setDownloadBehavior', { behavior: 'allow', downloadPath: this.directory, browserContextId });
   }
 
   pages() {
@@ -110,7 +112,7 @@ class CdpFront {
   takes(message) {
     const sessionId = sessionIdOf(message);
     if (!sessionId)
-      return isOfNoSession(message);
+      return isOfNoSession(message) || this.takesUnreadable(message);
     const session = this.sessions.get(sessionId);
     if (!session)
       return false;
@@ -119,10 +121,31 @@ class CdpFront {
     if (event.startsWith(ATTACHED))
       this.add(idAfter(event, ATTACHED), sessionId, connection);
     this.session.server.workMark.begins(this.session.id);
+    if (connection.makesContexts.size)
+      this.contextMade(message, connection);
     connection.send(session.isRoot ? withoutTail(message) : message);
     if (event.startsWith(DETACHED))
       this.forget(idAfter(event, DETACHED));
     return true;
+  }
+
+  // What the browser says of a message that it cannot read: it knows neither its number nor its session. Playwright sends none.
+  takesUnreadable(message) {
+    if (!message.toString('latin1', 0, UNREADABLE.length).startsWith(UNREADABLE))
+      return false;
+    const [connection, ...others] = this.connections;
+    if (connection && !others.length) // else nobody knows whose it was
+      connection.send(message);
+    return true;
+  }
+
+  // Downloads of a context that a client makes are files of the session, too, before the client can say otherwise.
+  contextMade(message, connection) {
+    if (message.length > MOST_ANSWER_BYTES)
+      return;
+    const { id, result } = JSON.parse(message);
+    if (connection.makesContexts.delete(id) && result)
+      this.keepDownloads(result).catch(() => {}); // the browser has ended
   }
 
   add(sessionId, parent, connection) {
@@ -132,12 +155,12 @@ class CdpFront {
 
   // The sessions that came of this one are gone with it.
   forget(sessionId) {
-    const session = this.sessions.get(sessionId);
-    if (!session)
-      return;
-    this.sessions.delete(sessionId);
-    this.sessions.get(session.parent)?.children.delete(sessionId);
-    session.children.forEach(each => this.forget(each));
+    this.sessions.get(this.sessions.get(sessionId)?.parent)?.children.delete(sessionId);
+    const gone = [sessionId];
+    for (const each of gone) { // they may be as deep as a client likes
+      gone.push(...this.sessions.get(each)?.children ?? []);
+      this.sessions.delete(each);
+    }
   }
 
   // -------------------------------------------------------------------------------------------------- to the browser
@@ -174,6 +197,7 @@ class CdpConnection extends Connection {
     super.upgraded(ws);
     this.rootId = ''; // of its session with the browser
     this.tail = null;
+    this.makesContexts = new Set(); // numbers of the commands that do, until they are answered
     this.front = this.session.cdp;
     ws.on('error', () => {}); // `ws` has closed it then
     ws.on('message', data => {
@@ -251,6 +275,8 @@ class CdpConnection extends Connection {
       return this.endSession(id, sessionId);
     if (judged.refusal)
       return this.answer({ id, sessionId, code: ERROR, message: judged.refusal });
+    if (method === 'Target.createBrowserContext')
+      this.makesContexts.add(Number(id));
     this.front.write(JSON.stringify({ id: Number(id), method, params: judged, sessionId: sessionId || this.rootId }));
   }
 
