@@ -8,6 +8,7 @@
 'use strict';
 
 const fs = require('node:fs');
+const path = require('node:path');
 
 const { readEnvelope, Unreadable } = require('./cdp_message.cjs');
 const { ENDS_THE_SESSION, isRead, judgeRead } = require('./cdp_methods.cjs');
@@ -50,6 +51,10 @@ class CdpFront {
       directory: this.directory, get loopbackPorts() { return [...loopbackPorts.addresses.keys()]; },
     };
     fs.mkdirSync(this.directory, { recursive: true, mode: 0o700 });
+    // The proxy serves these files, and learns from this where they are (pwgrid/proxy/session_files.py). No path of it can be followed.
+    this.link = path.join(options.filesDirectory, session.id);
+    fs.symlinkSync(path.basename(this.directory), this.link);
+    this.kept = options.keptFiles && path.join(options.keptFiles, session.id);
     session.unit.messages.cdp = this;
     this.shown = new CdpPages(session.unit.browser);
     this.prepared = this.prepare();
@@ -103,7 +108,8 @@ class CdpFront {
   close() {
     this.isOver = true;
     this.shown.close();
-    this.directories.giveBack(this.directory).catch(this.onError);
+    this.directories.giveBack(this.directory, this.kept).catch(this.onError);
+    fs.rmSync(this.link, { force: true });
   }
 
   // ----------------------------------------------------------------------------------------------- from the browser
