@@ -4,6 +4,7 @@ docs/cdp.md, and what else each of them needs."""
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,8 @@ from websockets.exceptions import InvalidStatus
 from tests.conftest import counters_are_exact, need
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
 from tests.support.http_server import serving
-from tests.support.leases import borrow, give_back, request
+from tests.support.leases import borrow, give_back
+from tests.support.leases import request as ask
 from tests.support.recipes import SUPPORT, install, lines, recipe, run
 
 pytestmark = pytest.mark.timeout(600)  # installers are among what runs here
@@ -174,7 +176,7 @@ def test_an_agent_that_is_a_new_process_for_each_command(grid: Grid, tmp_path: P
 
 
 def end(grid: Grid, session_id: str) -> None:
-    assert request(grid, "DELETE", f"/v1/sessions/{session_id}").status == 202
+    assert ask(grid, "DELETE", f"/v1/sessions/{session_id}").status == 202
     eventually(lambda: grid.active() == 0, "it has ended")
 
 
@@ -233,6 +235,73 @@ def test_puppeteer_intercepts_downloads_and_takes_pictures(grid: Grid, clients: 
     assert (title, size, answer) == ("of the client", str(4 << 20), "42")
     assert picture in ("PNG", "80,78,71")  # a Uint8Array of newer ones prints numbers
     is_over(grid)
+
+
+FILES_TTL_S = 3
+
+
+@pytest.fixture(scope="module")
+def keeping_grid() -> Iterator[Grid]:
+    """One that keeps files of sessions for a while."""
+    need("chromium")
+    environment = {**WITHOUT_SPARES, "POOL_CONFIG": "AppA:Chromium:UAT=1", "SESSION_FILES_TTL": str(FILES_TTL_S)}
+    with running_grid(environment=environment) as grid:
+        yield grid
+
+
+DOWNLOADS = """
+    const own = await browser.createBrowserContext();
+    for (const [context, name] of [[page.browserContext(), 'a report.txt'], [own, 'b.bin']]) {
+      const other = await context.newPage();
+      await other.evaluate(name => {
+        const link = document.createElement('a');
+        link.href = URL.createObjectURL(new Blob([name.repeat(100000)]));
+        link.download = name;
+        link.click();
+      }, name);
+    }
+"""
+
+
+@pytest.mark.parametrize("grid_of", ["own_grid", "keeping_grid"])
+def test_puppeteer_s_downloads_come_over_the_api(grid_of: str, clients: Path, request: pytest.FixtureRequest) -> None:
+    grid: Grid = request.getfixturevalue(grid_of)
+    url = ask(grid, "GET", "/json/version?keep=60").body["webSocketDebuggerUrl"]
+    script = f"""
+        const browser = await puppeteer.connect({{ browserWSEndpoint: '{url}' }});
+        const page = (await browser.pages())[0];
+        {DOWNLOADS}
+        await browser.disconnect();
+    """
+    node(script, clients)
+    path = f"/v1/sessions/{url.partition('?')[0].rpartition('/')[2]}"
+    sizes = {"a report.txt": 1_200_000, "b.bin": 500_000}
+    eventually(lambda: listed(grid, path) == sizes, "both are complete")
+    in_api = grid.get(f"{path}/files/a%20report.txt")
+    assert in_api[0] == 200
+    assert in_api[1]["content-disposition"] == "attachment; filename*=UTF-8''a%20report.txt"
+    assert in_api[2] == b"a report.txt" * 100_000
+    for name in ("none", "%2e%2e", "..%2f..%2fworker.json", "%2fetc%2fpasswd", "."):
+        assert grid.get(f"{path}/files/{name}")[0] == 404
+    (directory,) = {each.parent for each in grid.runtime.glob("w/*/sessions/*/b.bin")}
+    (directory / "link").symlink_to("/etc/hostname")
+    os.mkfifo(directory / "pipe")
+    (directory / "directory").mkdir()
+    assert listed(grid, path) == sizes
+    for name in ("link", "pipe", "directory"):
+        assert grid.get(f"{path}/files/{name}")[0] == 404
+    assert ask(grid, "DELETE", path).status == 202
+    if grid_of == "keeping_grid":
+        eventually(lambda: ask(grid, "GET", path).body["status"] == "ended", "it is over")
+        assert listed(grid, path) == sizes
+        assert grid.get(f"{path}/files/b.bin")[2] == b"b.bin" * 100_000
+    eventually(lambda: listed(grid, path) == {}, "they are gone")
+    eventually(lambda: not list(grid.runtime.rglob("b.bin*")), "also from the disk")
+    assert list(grid.runtime.glob("w/*/files/*")) == []
+
+
+def listed(grid: Grid, path: str) -> dict[str, int]:
+    return {each["name"]: each["size"] for each in ask(grid, "GET", f"{path}/files").body["files"]}
 
 
 def test_puppeteer_leaves_and_comes_back(grid: Grid, clients: Path) -> None:

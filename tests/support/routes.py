@@ -46,6 +46,8 @@ ROUTES: Final = {
     ("GET", "/v1/sessions"): CLIENT,
     ("GET", "/v1/sessions/{id}"): CLIENT,
     ("DELETE", "/v1/sessions/{id}"): CLIENT,
+    ("GET", "/v1/sessions/{id}/files"): CLIENT,
+    ("GET", "/v1/sessions/{id}/files/{name}"): CLIENT,
     ("GET", "/lease/{path:path}"): OPEN,
     ("POST", "/session/borrow"): CLIENT,
     ("POST", "/session/return"): CLIENT,

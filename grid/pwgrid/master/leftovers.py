@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pwgrid.runtime.child_files import RETIRING, ChildState
-from pwgrid.runtime.directory import CODE_CACHE, UNWRITTEN
+from pwgrid.runtime.directory import CODE_CACHE, KEPT_FILES, UNWRITTEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Leftovers:
         """The paths in the runtime directory that must stay."""
         proxies = ["proxy"] if self.proxy or self.retiring else []
         paths = [f"w/{state.name}" for state in self.workers] + proxies + (["redis"] if self.redis else [])
-        return [*paths, UNWRITTEN, CODE_CACHE] if paths else []
+        return [*paths, UNWRITTEN, CODE_CACHE, KEPT_FILES] if paths else []
 
 
 @dataclass(frozen=True, slots=True)

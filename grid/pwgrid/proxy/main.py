@@ -41,6 +41,7 @@ from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S
 from pwgrid.proxy.services import Services
+from pwgrid.proxy.session_files import MIB, SessionFiles
 from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.descriptor_limit import room_for_clients
@@ -114,6 +115,8 @@ class Proxy:
             self.settings, self.roster, self.selector, self.handoffs, self.access, self.readiness, sessions
         )
         self.gateway.traces = traces
+        most_bytes = self.settings.session_files_max_mib * MIB
+        self.files = SessionFiles(boot.runtime, self.settings.session_files_ttl, most_bytes)
         self.master = AskMaster(boot.runtime / "control.sock")
         self.feed = Feed(self.settings, self.registry, self.roster, self.queue, self.gateway.figures, self.master)
         self.gateway.refusal_log.on_line = self.feed.events.refused
@@ -168,6 +171,7 @@ class Proxy:
         self._background_tasks.start(self._keep_registry(), "registry")
         self._background_tasks.start(self.dead_workers.keep_trying(), "dead workers")
         self._background_tasks.start(self.feed.keep_history(), "dashboard history")
+        self._background_tasks.start(self.files.keep_removing(), "files of sessions")
         # Before the master's first state the proxy knows no pool, and would refuse clients from the backlog.
         await first_of(self._told.wait(), self._stop.wait())
         serving = asyncio.create_task(server.serve(sockets=list(self.boot.listeners)))
@@ -198,6 +202,7 @@ class Proxy:
             feed=self.feed,
             readiness=self.readiness,
             master=self.master,
+            files=self.files,
         )
 
     # Registry

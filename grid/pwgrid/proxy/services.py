@@ -11,6 +11,7 @@ from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue
+from pwgrid.proxy.session_files import SessionFiles
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
 
@@ -28,3 +29,4 @@ class Services:
     feed: Feed
     readiness: Readiness
     master: AskMaster
+    files: SessionFiles

@@ -32,6 +32,11 @@ UNWRITTEN: Final = "unwritten"
 CODE_CACHE: Final = "node"
 """The directory in which browser servers leave compiled code for each other."""
 
+KEPT_FILES: Final = "files"
+"""The directory for files of sessions that have ended (SESSION_FILES_TTL), by worker and session."""
+SESSION_FILES: Final = "files"
+"""In a worker's directory: a link for each session with files; its text is the name of the directory that has them."""
+
 _MOST_BYTES: Final = 1 << 20
 _TRIES: Final = 100
 _TRY_MS: Final = 20

@@ -192,6 +192,10 @@ class Settings(BaseModel, frozen=True):
     """Longest time that a CDP client's browser is kept when nobody is connected (?keep=); 0: none is kept."""
     session_max_buffered_mib: Annotated[int, value_types.Bounds(1, 4096)] = setting(64, "sessions", "worker")
     """A session is ended when more than this, without the last message, waits for its client to read it."""
+    session_files_ttl: value_types.Wait = setting(0.0, "sessions", "proxy", "worker")
+    """How long the files of a session of a CDP client (its downloads) are kept after its end; 0: they end with it."""
+    session_files_max_mib: Annotated[int, value_types.Bounds(1, 10_000_000)] = setting(1024, "sessions", "proxy")
+    """How much is kept of all sessions that have ended; the oldest files are removed first."""
     live_view: bool = setting(True, "sessions", "proxy", "worker")
     """Operators may look at the pages of live sessions; a session's record says that somebody did."""
     session_history_ttl: Annotated[float, value_types.seconds(1)] = setting(3600.0, "sessions", "proxy", "worker")

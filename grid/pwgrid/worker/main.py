@@ -24,7 +24,7 @@ from pwgrid.control.child_side import ChildSide
 from pwgrid.installed.browsers import FoundBrowser
 from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import WorkerArguments
-from pwgrid.runtime.directory import CODE_CACHE
+from pwgrid.runtime.directory import CODE_CACHE, KEPT_FILES
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last
 from pwgrid.worker.admission import Admission
 from pwgrid.worker.browser.allowed_paths import Identity, replaced
@@ -136,6 +136,7 @@ class Worker:
             self.browser,
             boot.directory,
             live_view=boot.directory / "live.sock" if settings.live_view else None,
+            kept_files=boot.runtime / KEPT_FILES / boot.directory.name if settings.session_files_ttl else None,
             code_cache=boot.runtime / CODE_CACHE,
         )
         files = spec.confinement.of_host() if spec.confinement else {}

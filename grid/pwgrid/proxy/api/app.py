@@ -18,6 +18,7 @@ from pwgrid.proxy.api.page_socket import page_route
 from pwgrid.proxy.api.requests_as_sent import RequestsAsSent
 from pwgrid.proxy.api.requests_without_route import UsualRequests, WithoutRoute
 from pwgrid.proxy.api.roles import check_all_name_a_role
+from pwgrid.proxy.api.session_files import session_file_routes
 from pwgrid.proxy.api.sessions import session_routes
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.services import Services
@@ -54,6 +55,7 @@ def create_app(grid: Services, access: Access) -> FastAPI:
         (dashboard_files.router, {}),
         (docs_pages.router, {}),
         (session_routes(grid), takes_token),  # its security scheme is for /docs
+        (session_file_routes(grid), takes_token),
         (lease_routes(grid), takes_token),
         (operator_routes(grid), takes_token),
         (pool_command_routes(grid), takes_token),

@@ -214,6 +214,20 @@ class Sessions(_Model):
     cursor: str | None
 
 
+class SessionFile(_Model):
+    name: str
+    size: int
+    """Bytes."""
+    modified: float
+    """Unix seconds."""
+
+
+class SessionFiles(_Model):
+    """Downloads of a CDP client that are complete, by their names; the first 1,000 of them."""
+
+    files: list[SessionFile]
+
+
 class Borrow(_Model):
     """Asks for a slot of the pool that serves this label key, for `ttlSeconds`."""
 

@@ -20,6 +20,7 @@ from pwgrid.common import restricted_exec
 from pwgrid.common.errors import GridError
 from pwgrid.common.paths import home
 from pwgrid.installed.browsers import STOCK_FIREFOX_CHANNEL, FoundBrowser, SearchPaths, install_directories
+from pwgrid.runtime.directory import SESSION_FILES
 from pwgrid.runtime.display_sockets import DISPLAYS, SOCKETS
 from pwgrid.settings.model import Settings
 
@@ -103,10 +104,15 @@ class Directories:
         """Has directories of sessions, with names that nobody can guess."""
         return self.worker / "sessions"
 
+    @property
+    def files(self) -> Path:
+        """Says which of them a session has, for the proxy. The browser cannot read it."""
+        return self.worker / SESSION_FILES
+
     def make(self, slots: int) -> None:
         """Makes them, and directories for sessions: one for each slot, and some because they are emptied after use.
         Raises OSError."""
-        for directory in (self.browser, self.own, self.node, self.sessions, self.displays):
+        for directory in (self.browser, self.own, self.node, self.sessions, self.files, self.displays):
             directory.mkdir(mode=0o700, exist_ok=True)
         for _ in range(slots + _MORE_DIRECTORIES):
             (self.sessions / token_hex(_NAME_BYTES)).mkdir(mode=0o700)
@@ -174,9 +180,10 @@ class Confinement:
         return _words(paths, self._may())
 
     def before_node(
-        self, node: Path, core: Path, launcher: Path, sockets: Iterable[Path], code_cache: Path | None
+        self, node: Path, core: Path, launcher: Path, sockets: Iterable[Path], *shared: Path | None
     ) -> list[str]:
-        """The words before Node's command. It may all that the browser may, and listens on `sockets`."""
+        """The words before Node's command. It may all that the browser may, listens on `sockets`, and writes into
+        directories outside its worker's that are `shared`."""
         own = self.directories
         ffmpeg = [os.path.realpath(each / "ffmpeg-linux") for each in install_directories("ffmpeg", self._places)]
         libraries = [Path(sys.base_prefix, name) for name in ("lib", "lib64")]
@@ -197,7 +204,7 @@ class Confinement:
             "write": self._proc(),
             "device": _DEVICES,
             "unlisted": ["/dev/shm"],
-            "own": [own.browser, own.own, own.node, own.sessions, *([code_cache] if code_cache else [])],
+            "own": [own.browser, own.own, own.node, own.sessions, own.files, *filter(None, shared)],
             "listen": [each.parent for each in sockets],
         }
         # Ports: for the proxies of client certificates, on the loopback.

@@ -8,6 +8,7 @@
 'use strict';
 
 const fs = require('node:fs');
+const path = require('node:path');
 
 const { readEnvelope, Unreadable } = require('./cdp_message.cjs');
 const { ENDS_THE_SESSION, isRead, judgeRead } = require('./cdp_methods.cjs');
@@ -26,6 +27,8 @@ const TAIL = ',"sessionId":"';
 const TAIL_BYTES = TAIL.length + SESSION_ID_CHARACTERS + 2;
 const ATTACHED = '{"method":"Target.attachedToTarget","params":{"sessionId":"';
 const DETACHED = '{"method":"Target.detachedFromTarget","params":{"sessionId":"';
+const UNREADABLE = '{"error":';
+const MOST_ANSWER_BYTES = 500; // of one that names a context
 const ERROR = -32000, NO_SESSION = -32001, INVALID_REQUEST = -32600; // as the browser has them
 const BRACE = 0x7d;
 const END_OF_MESSAGE = Buffer.from('\0');
@@ -49,6 +52,10 @@ class CdpFront {
       directory: this.directory, get loopbackPorts() { return [...loopbackPorts.addresses.keys()]; },
     };
     fs.mkdirSync(this.directory, { recursive: true, mode: 0o700 });
+    // The proxy serves these files, and learns from this where they are (pwgrid/proxy/session_files.py). No path of it can be followed.
+    this.link = path.join(options.filesDirectory, session.id);
+    fs.symlinkSync(path.basename(this.directory), this.link);
+    this.kept = options.keptFiles && path.join(options.keptFiles, session.id);
     session.unit.messages.cdp = this;
     this.shown = new CdpPages(session.unit.browser);
     this.prepared = this.prepare();
@@ -66,8 +73,8 @@ class CdpFront {
   }
 
   // Where no client says otherwise, downloads are files of the session. What a client has said ends with its connection.
-  keepDownloads() {
-    return this.root.send('Browser.setDownloadBehavior', { behavior: 'allow', downloadPath: this.directory });
+  keepDownloads({ browserContextId } = {}) {
+    return this.root.send('Browser.setDownloadBehavior', { behavior: 'allow', downloadPath: this.directory, browserContextId });
   }
 
   pages() {
@@ -101,7 +108,8 @@ class CdpFront {
   close() {
     this.isOver = true;
     this.shown.close();
-    this.directories.giveBack(this.directory).catch(this.onError);
+    this.directories.giveBack(this.directory, this.kept).catch(this.onError);
+    fs.rmSync(this.link, { force: true });
   }
 
   // ----------------------------------------------------------------------------------------------- from the browser
@@ -110,7 +118,7 @@ class CdpFront {
   takes(message) {
     const sessionId = sessionIdOf(message);
     if (!sessionId)
-      return isOfNoSession(message) && this.hasNoSession(message);
+      return isOfNoSession(message) ? this.hasNoSession(message) : this.takesUnreadable(message);
     const session = this.sessions.get(sessionId);
     if (!session)
       return false;
@@ -119,6 +127,8 @@ class CdpFront {
     if (event.startsWith(ATTACHED))
       this.add(idAfter(event, ATTACHED), sessionId, connection);
     this.session.server.workMark.begins(this.session.id);
+    if (connection.makesContexts.size)
+      this.contextMade(message, connection);
     connection.send(session.isRoot ? withoutTail(message) : message);
     if (event.startsWith(DETACHED))
       this.forget(idAfter(event, DETACHED));
@@ -133,6 +143,25 @@ class CdpFront {
     return true;
   }
 
+  // What the browser says of a message that it cannot read: it knows neither its number nor its session. Playwright sends none.
+  takesUnreadable(message) {
+    if (!message.toString('latin1', 0, UNREADABLE.length).startsWith(UNREADABLE))
+      return false;
+    const [connection, ...others] = this.connections;
+    if (connection && !others.length) // else nobody knows whose it was
+      connection.send(message);
+    return true;
+  }
+
+  // Downloads of a context that a client makes are files of the session, too, before the client can say otherwise.
+  contextMade(message, connection) {
+    if (message.length > MOST_ANSWER_BYTES)
+      return;
+    const { id, result } = JSON.parse(message);
+    if (connection.makesContexts.delete(id) && result)
+      this.keepDownloads(result).catch(() => {}); // the browser has ended
+  }
+
   add(sessionId, parent, connection) {
     this.sessions.set(sessionId, { connection, isRoot: false, parent, children: new Set() });
     this.sessions.get(parent).children.add(sessionId);
@@ -140,12 +169,12 @@ class CdpFront {
 
   // The sessions that came of this one are gone with it.
   forget(sessionId) {
-    const session = this.sessions.get(sessionId);
-    if (!session)
-      return;
-    this.sessions.delete(sessionId);
-    this.sessions.get(session.parent)?.children.delete(sessionId);
-    session.children.forEach(each => this.forget(each));
+    this.sessions.get(this.sessions.get(sessionId)?.parent)?.children.delete(sessionId);
+    const gone = [sessionId];
+    for (const each of gone) { // they may be as deep as a client likes
+      gone.push(...this.sessions.get(each)?.children ?? []);
+      this.sessions.delete(each);
+    }
   }
 
   // -------------------------------------------------------------------------------------------------- to the browser
@@ -185,6 +214,7 @@ class CdpConnection extends Connection {
     super.upgraded(ws);
     this.rootId = ''; // of its session with the browser
     this.tail = null;
+    this.makesContexts = new Set(); // numbers of the commands that do, until they are answered
     this.front = this.session.cdp;
     ws.on('error', () => {}); // `ws` has closed it then
     ws.on('message', data => {
@@ -266,6 +296,8 @@ class CdpConnection extends Connection {
       return this.endSession(id, sessionId);
     if (judged.refusal)
       return this.answer({ id, sessionId, code: ERROR, message: judged.refusal });
+    if (method === 'Target.createBrowserContext')
+      this.makesContexts.add(Number(id));
     this.front.write(Buffer.from(JSON.stringify({ id: Number(id), method, params: judged, sessionId: sessionId || this.rootId })));
   }
 

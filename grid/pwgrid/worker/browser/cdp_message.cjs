@@ -9,6 +9,8 @@ const { MOST_VALUES } = require('./message_bounds.cjs');
 
 const MOST_NAME_BYTES = 200; // of a method's name or a session's id
 const MOST_DEPTH = 300; // the browser's parser takes no more than that
+const MOST_STEPS = 8 * 1024 * 1024; // texts, and bytes outside of texts: what takes long to read
+const WINDOW_BYTES = 256; // that are read one by one where a text has quotes of its own
 
 const QUOTE = 0x22, BACKSLASH = 0x5c, COMMA = 0x2c, COLON = 0x3a;
 const OPEN_BRACE = 0x7b, CLOSE_BRACE = 0x7d, OPEN_BRACKET = 0x5b, CLOSE_BRACKET = 0x5d;
@@ -72,6 +74,9 @@ function take(found, name, data, start, end) {
   } else if (name === 'sessionId') {
     found.sessionId = textOf(data, start, end);
   } else if (name === 'params') {
+    if (data.toString('latin1', start, start + 4) === 'null')
+      return;
+    expect(data, start, OPEN_BRACE);
     found.params = [start, end];
   } else {
     throw new Unreadable('it has something else than id, method, params and sessionId');
@@ -101,14 +106,25 @@ function textOf(data, start, end) {
   }
 }
 
+// Behind the quote that ends the text which begins there.
 function endOfText(data, start) {
   expect(data, start, QUOTE);
-  for (let at = data.indexOf(QUOTE, start + 1); at >= 0; at = data.indexOf(QUOTE, at + 1)) {
+  for (let at = start + 1; at < data.length;) {
+    for (const until = at + WINDOW_BYTES; at < until; at++) {
+      if (data[at] === QUOTE)
+        return at + 1;
+      if (data[at] === BACKSLASH)
+        at++;
+    }
+    const quote = data.indexOf(QUOTE, at); // fast where quotes are rare, and slow where each byte is one
+    if (quote < 0)
+      break;
     let slashes = 0;
-    while (data[at - 1 - slashes] === BACKSLASH)
+    while (quote - 1 - slashes >= at && data[quote - 1 - slashes] === BACKSLASH)
       slashes++;
     if (slashes % 2 === 0)
-      return at + 1;
+      return quote + 1;
+    at = quote + 1;
   }
   throw new Unreadable('a text in it has no end');
 }
@@ -116,9 +132,11 @@ function endOfText(data, start) {
 // Where this value ends: at the comma or the brace that is not in it.
 function endOfValue(data, start) {
   const open = []; // braces and brackets that close it
-  let values = 0;
+  let values = 0, steps = 0;
   for (let at = start; at < data.length; at++) {
     const code = data[at];
+    if (++steps > MOST_STEPS)
+      throw new Unreadable(`it has more than ${MOST_STEPS} texts, and bytes that are in none`);
     if (code === COMMA && ++values > MOST_VALUES)
       throw new Unreadable(`it has more than ${MOST_VALUES} values`);
     if (code === QUOTE) {

@@ -45,10 +45,12 @@ function guarded(method, params, client) {
   return refusal ? { refusal } : params;
 }
 
-// Downloads go where the files of the session are, whatever directory the client has on its own host.
+// Downloads go where the files of the session are, whatever directory the client has on its own host. That is also what is the default
+// here; Chromium's own would be a directory of the grid's user.
 function intoDirectory(_method, params, { guard, directory }) {
-  const isWritten = ['allow', 'allowAndName'].includes(params.behavior) || params.downloadPath !== undefined;
-  return isWritten && guard !== 'off' ? { ...params, downloadPath: directory } : params;
+  if (guard === 'off' || params.behavior === 'deny' && params.downloadPath === undefined)
+    return params;
+  return { ...params, behavior: params.behavior === 'default' ? 'allow' : params.behavior, downloadPath: directory };
 }
 
 // A message in a message, as clients sent it before sessions had ids. It is passed on as it was read.

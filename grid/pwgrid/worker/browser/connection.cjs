@@ -34,6 +34,7 @@ class Connection {
   upgraded(ws) {
     this.ws = ws;
     this.silence = new Silence(this);
+    ws.on('ping', () => this.isRead()); // each is answered
     // Playwright closes a WebSocket when the browser disconnects, and `ws` when the client breaks the protocol. Then the client gets the
     // grid's close frame, and no terminate() right after it, which would swallow it.
     const { close, terminate } = ws;

@@ -81,6 +81,8 @@ class LaunchSpec:
     """Private to this browser server: it listens there."""
     live_view: Path | None = None
     """Where it shows the pages of sessions to the proxy (Unix socket); None: nowhere."""
+    kept_files: Path | None = None
+    """Where files of sessions that have ended are kept; None: nowhere."""
     code_cache: Path | None = None
     """Where browser servers of the same grid share compiled code."""
 
@@ -147,6 +149,8 @@ class LaunchSpec:
                 "browserDirectory": str(self.directories.browser),
                 "ownDirectory": str(self.directories.own),
                 "sessionsDirectory": str(self.directories.sessions),
+                "filesDirectory": str(self.directories.files),
+                "keptFiles": str(self.kept_files) if self.kept_files else "",
                 "liveView": str(self.live_view) if self.live_view else "",
                 "codeCache": str(self.code_cache) if self.code_cache else "",
                 "closeTexts": close_texts(settings),
@@ -190,6 +194,8 @@ def spawn(spec: LaunchSpec, ipc_child: socket.socket) -> subprocess.Popen[bytes]
     spec.directories.make(spec.settings.max_concurrent_sessions)
     if spec.code_cache is not None:
         spec.code_cache.mkdir(mode=0o700, exist_ok=True)
+    if spec.kept_files is not None:
+        spec.kept_files.mkdir(mode=0o700, parents=True, exist_ok=True)
     environment = {
         **spec.environment(),
         "NODE_CHANNEL_FD": str(ipc_child.fileno()),
@@ -199,7 +205,9 @@ def spawn(spec: LaunchSpec, ipc_child: socket.socket) -> subprocess.Popen[bytes]
     sockets = [spec.socket_path, *([spec.live_view] if spec.live_view else [])]
     confinement = spec.confinement
     confined = (
-        confinement.before_node(driver.node, driver.core, LAUNCHER, sockets, spec.code_cache) if confinement else []
+        confinement.before_node(driver.node, driver.core, LAUNCHER, sockets, spec.code_cache, spec.kept_files)
+        if confinement
+        else []
     )
     ipc_child.setblocking(False)
     return subprocess.Popen(

@@ -7,6 +7,8 @@ const fs = require('node:fs');
 const path = require('node:path');
 const { randomBytes } = require('node:crypto');
 
+const UNFINISHED = '.crdownload'; // how the names of downloads end that are under way
+
 class SessionDirectories {
   // `parent` has those that the worker has made
   constructor(parent) {
@@ -20,14 +22,16 @@ class SessionDirectories {
     return this.free.pop() ?? this.unknown();
   }
 
-  // Removes what is in the directory, if it is there.
-  async giveBack(directory) {
+  // Removes what is in the directory, if it is there. With `kept`, its files are moved there: a path that is not there yet.
+  async giveBack(directory, kept = '') {
     if (!fs.existsSync(directory))
       return;
-    if (!this.made.delete(directory))
-      return fs.promises.rm(directory, { recursive: true, force: true });
     const renamed = this.unknown();
     fs.renameSync(directory, renamed); // first: what comes late, a download for one, finds no such directory
+    if (kept)
+      keepFiles(renamed, kept);
+    if (!this.made.delete(directory))
+      return fs.promises.rm(renamed, { recursive: true, force: true });
     for (const name of fs.readdirSync(renamed))
       await fs.promises.rm(path.join(renamed, name), { recursive: true, force: true });
     this.made.add(renamed);
@@ -37,6 +41,18 @@ class SessionDirectories {
   unknown() {
     return path.join(this.parent, randomBytes(16).toString('hex'));
   }
+}
+
+// Moves the plain files of a directory. A kernel that cannot move them, with the first version of Landlock, has them removed.
+function keepFiles(directory, kept) {
+  const files = fs.readdirSync(directory, { withFileTypes: true }).filter(each => each.isFile() && !each.name.endsWith(UNFINISHED));
+  if (!files.length)
+    return;
+  const unfinished = `${kept}.new`;
+  fs.mkdirSync(unfinished, { mode: 0o700 });
+  for (const { name } of files)
+    fs.renameSync(path.join(directory, name), path.join(unfinished, name));
+  fs.renameSync(unfinished, kept);
 }
 
 module.exports = { SessionDirectories };
