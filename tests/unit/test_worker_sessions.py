@@ -1,6 +1,7 @@
 """When a worker records the starts and ends of its sessions, and answers their proxies."""
 
 import asyncio
+import os
 import contextlib
 import json
 import math
@@ -35,7 +36,8 @@ class Worker:
         self.done: list[str] = []
         self.told = asyncio.Event()
         self.slots = Slots(100)
-        settings = SimpleNamespace(borrow_reconnect_grace=0.0)
+        self.pid, self.profiles = os.getpid(), dict[str, Any]()
+        settings = SimpleNamespace(borrow_reconnect_grace=0.0, profiles="off")
         boot: Any = SimpleNamespace(
             directory=directory,
             settings=settings,

@@ -12,13 +12,15 @@ import structlog
 
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
+from pwgrid.common.profiles import ProfileInUse, TooManyProfiles
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.common.types import GIVEN_BY_CLIENTS, Isolation, Protocol
 from pwgrid.registry.records import ISOLATION, OF_LEASE, PROTOCOL, TOKEN, TOKEN_ID
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer
 from pwgrid.worker.handoff_server import HandoffServer
-from pwgrid.worker.holders import End, Kept, LiveSession, OfferedClient, OwnBrowser, SessionClosed
+from pwgrid.worker.holders import End, Kept, LiveSession, OfferedClient, OwnBrowser, ProfileCopy, SessionClosed
+from pwgrid.worker.profiles import SessionProfiles
 from pwgrid.worker.registry_sync import RECORD_AT_ONCE, RECORD_DELAY_S, RegistrySync
 from pwgrid.worker.slots import Slots
 
@@ -65,6 +67,9 @@ class Sessions:
         """By their sessions' ids, the clients that wait for browsers of their own."""
         self._joining: set[asyncio.Task[None]] = set()
         """Those that are about to join a session."""
+        self._profiles = SessionProfiles(boot)
+        self._saving: dict[str, asyncio.Task[None]] = {}
+        """By their ids, the sessions that are over but for their profiles, which are being saved."""
         self._to_end: dict[str, tuple[Reason[EndReason], str | None]] = {}
         """Those of them that are to end as soon as they begin, and what their clients hear."""
 
@@ -72,6 +77,7 @@ class Sessions:
         """Takes over the sessions of this worker's predecessor. `live` has what that was told of each session that its
         browser server has."""
         self.server = server
+        self._profiles.adopt(dict(server.profiles), server.pid)
         for session_id, told in live.items():
             fields = {name: text for name, text in told.items() if name not in (TOKEN_ID, OF_LEASE)}
             session = LiveSession(session_id, is_served=True, client_fields=fields, token_id=told.get(TOKEN_ID, ""))
@@ -82,7 +88,37 @@ class Sessions:
             self._slots.admit(session)
 
     def ended(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
-        """Called when the browser server reports a session's end. Calls `on_record` once Redis has it."""
+        """Called when the browser server reports a session's end. Calls `on_record` once Redis has it. One that has a
+        profile is over when that is saved."""
+        if closed.session_id in self._saving:
+            return
+        if closed.profile is not None:
+            task = asyncio.create_task(self._save_and_end(closed, closed.profile, on_record))
+            self._saving[closed.session_id] = task
+            return
+        self._profiles.drop(closed.session_id)
+        self._ended(closed, on_record)
+
+    async def _save_and_end(self, closed: SessionClosed, profile: ProfileCopy, on_record: Callable[[], None]) -> None:
+        why = await self._profiles.save(closed.session_id, profile, is_in_order=closed.is_in_order)
+        if why:
+            reason = closed.end.reason
+            detail = "; ".join(filter(None, (reason.detail, f"its profile was not saved: {why}")))
+            closed = replace(closed, end=End(closed.end.by, replace(reason, detail=detail)))
+        del self._saving[closed.session_id]
+        self._ended(closed, on_record)
+
+    async def profiles_saved(self) -> None:
+        """Returns once no session is over but for its profile, and every profile is given free. Bounded."""
+        if self._saving:
+            await asyncio.wait(self._saving.values())
+        await self._profiles.settled()
+
+    def profile_ends(self, session_id: str) -> None:
+        """Called when the browser of a session with a profile begins to end."""
+        self._profiles.ends(session_id)
+
+    def _ended(self, closed: SessionClosed, on_record: Callable[[], None]) -> None:
         if closed.end.reason.kind is EndReason.TOO_LATE:
             self.on_handoff_failed()
         if closed.session_id in self._taken:
@@ -121,7 +157,7 @@ class Sessions:
 
     def all_ended(self, end: End) -> None:
         """Ends every live session in the records, when no browser server will report their ends."""
-        for session_id in list(self._slots.live):
+        for session_id in self._slots.live.keys() - self._saving.keys():
             self.ended(SessionClosed(session_id, 0, 0, end))
 
     def end(self, session_id: str, reason: Reason[EndReason], text: str | None = None) -> None:
@@ -250,12 +286,16 @@ class Sessions:
         may still take the client."""
         assert self.server is not None
         session_id = client.session.id
-        refused, detail = None, ""
+        refused, detail, profile = None, "", None
         try:
-            await self.server.acquire(session_id, own.options, own.until)
+            if own.profile is not None:
+                profile = await self._profiles.take(client.session, own.profile, self.server.pid, own.until)
+            await self.server.acquire(session_id, own.options, own.until, profile)
         except asyncio.CancelledError:
             self.server.give_back(session_id)
             refused = OfferRefusal.DRAINING
+        except (ProfileInUse, TooManyProfiles):
+            refused = OfferRefusal.NO_PROFILE
         except BrowserServerGone:
             refused = OfferRefusal.GONE
         except BrowserLaunchError as error:
@@ -305,6 +345,7 @@ class Sessions:
 
     def _take_back(self, session_id: str) -> None:
         session = self._slots.live.get(session_id)
+        self._profiles.drop(session_id)
         self._slots.take_back(session_id)
         if session is not None:
             self.on_over(session_id, session.lease_id, None)

@@ -4,11 +4,12 @@ asks for."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from websockets.datastructures import Headers
 
+from pwgrid.common.profiles import Profile
 from pwgrid.common.types import Isolation, Protocol
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.refusal import Refusal
@@ -19,14 +20,16 @@ from pwgrid.proxy.roster import PoolView
 class OwnBrowser:
     """A browser for one session alone. `options` are the launch options in which it differs from its pool's, by
     Playwright's names: without any a warm one will do. `network` is the pattern of hosts that it reaches by its client
-    (exposeNetwork); empty: none."""
+    (exposeNetwork); empty: none. `profile` is the one that it starts with, and that is saved at its end."""
 
     options: Mapping[str, object] = field(default_factory=dict)
     network: str = ""
+    profile: Profile | None = None
 
     def for_worker(self, until: float) -> dict[str, Any]:
         """Returns what the worker gets. `until`: until when it may serve the client (time.monotonic())."""
-        return {"options": dict(self.options), "network": self.network, "until": until}
+        more = {} if self.profile is None else {"profile": asdict(self.profile)}
+        return {"options": dict(self.options), "network": self.network, "until": until, **more}
 
 
 def asked_isolation(text: str) -> Isolation | None:

@@ -11,13 +11,15 @@ const { EventOwners } = require('./event_owners.cjs');
 
 const GOING_GRACE_MS = 5_000; // for a browser that a client has told to end
 const CLOSE_MS = 1_000; // for a browser that nobody uses any more; then it is killed
+const PROFILE_CLOSE_MS = 10_000; // the same for one that has a profile, which it writes at its end
 
 class Unit {
   // `socketPath`: where its Playwright server listens. `directory`: TMPDIR of its browser, removed with it; null if it is the worker's.
+  // `profile`: what it starts with and is saved after it: { owner, name, directory }, as the worker has said; null for none.
   // `hooks`: onExit(unit, code, signal), onGoing(unit) GOING_GRACE_MS after its browser has begun to end, onSign(unit, what), onHung(unit)
   // for one that is not shared and has been silent for `silentMs`, and those of BrowserMessages with the unit in front
-  constructor({ isShared, socketPath, directory, signAfterMs, silentMs, hooks }) {
-    Object.assign(this, { isShared, socketPath, directory, signAfterMs, silentMs, hooks });
+  constructor({ isShared, socketPath, directory, profile = null, signAfterMs, silentMs, hooks }) {
+    Object.assign(this, { isShared, socketPath, directory, profile, signAfterMs, silentMs, hooks });
     this.wsPath = '/' + randomBytes(16).toString('hex');
     this.server = null; // Playwright's BrowserServer
     this.httpServer = null; // the one that it listens with
@@ -30,6 +32,7 @@ class Unit {
     this.isGoing = false; // a client has told its browser to end
     this.going = null;
     this.hasEnded = false;
+    this.isInOrder = false; // it has ended by itself after it was told to: all that it had to write is on disk
     this.ended = null; // the promise of end(), once called
   }
 
@@ -44,6 +47,7 @@ class Unit {
       if (this.hasEnded)
         return;
       this.hasEnded = true;
+      this.isInOrder = code === 0 && (this.isGoing || this.ended !== null);
       clearTimeout(this.going);
       this.signs?.close();
       this.removeDirectory();
@@ -79,7 +83,7 @@ class Unit {
   // Ends the browser, if need be by force. Done when its process has ended.
   end() {
     this.ended ??= this.hasEnded ? Promise.resolve() : new Promise(resolve => {
-      const timer = setTimeout(() => this.kill(), CLOSE_MS);
+      const timer = setTimeout(() => this.kill(), this.profile ? PROFILE_CLOSE_MS : CLOSE_MS);
       this.process.once('exit', () => {
         clearTimeout(timer);
         resolve();
