@@ -1,10 +1,10 @@
 """When a worker records the starts and ends of its sessions, and answers their proxies."""
 
 import asyncio
-import os
 import contextlib
 import json
 import math
+import os
 import socket
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
