@@ -1,6 +1,7 @@
 """Named profiles of CDP clients on real Chromium: what survives a session, who has one, what spoils nothing."""
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
@@ -195,6 +196,13 @@ async def test_a_crash_spoils_nothing(
         assert await logged_in(page, site) == ["who=ada", "of ada"]
 
 
+async def is_succeeded(grid: Grid, worker: dict[str, Any]) -> None:
+    def pids() -> list[int]:
+        return [each["pid"] for each in grid.status()["workers"]]
+
+    await eventually_async(lambda: worker["pid"] not in pids(), "it has a successor, or that has ended, too")
+
+
 async def test_a_killed_worker_s_session_lives_and_is_saved_by_its_successor(
     playwright: Playwright, grid: Grid, site: str
 ) -> None:
@@ -212,6 +220,26 @@ async def test_a_killed_worker_s_session_lives_and_is_saved_by_its_successor(
             async with shop(playwright, grid):
                 pass
         assert await logged_in(page, site) == ["who=ada", "of ada"]
+    await eventually_async(lambda: grid.status()["pools"][0]["available"] == 1, "another worker")
+    async with shop(playwright, grid) as (_, page):
+        assert await logged_in(page, site) == ["who=ada", "of ada"]
+
+
+async def test_a_worker_killed_while_it_saves_leaves_that_to_its_successor(
+    playwright: Playwright, grid: Grid, profiles: Path, site: str
+) -> None:
+    async with shop(playwright, grid) as (_, page):
+        await log_in(page, site)
+        (worker,) = grid.status()["workers"]
+        owner = os.open(profiles / "-", os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(owner, fcntl.LOCK_EX)  # nobody puts a profile in place meanwhile
+    try:
+        await eventually_async(lambda: [*profiles.glob("-/.shop-login.*.tar")], "it saves")
+        os.kill(worker["pid"], signal.SIGKILL)
+        await is_succeeded(grid, worker)
+    finally:
+        os.close(owner)
+    await is_over(grid)
     await eventually_async(lambda: grid.status()["pools"][0]["available"] == 1, "another worker")
     async with shop(playwright, grid) as (_, page):
         assert await logged_in(page, site) == ["who=ada", "of ada"]

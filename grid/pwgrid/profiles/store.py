@@ -64,15 +64,20 @@ class ProfileStore:
 
     def all(self) -> list[SavedProfile]:
         """All profiles, by owner and name. Raises OSError."""
+        directories = sorted(each.name for each in _listed(self.directory) if each.is_dir())
+        owners = ["" if name == _NO_TOKEN else name for name in directories]
+        return [each for owner in owners for each in self.of_owner(owner)]
+
+    def of_owner(self, owner: str) -> list[SavedProfile]:
+        """The profiles of one owner, by name. Raises OSError."""
         found = []
-        for owner in sorted(each for each in _listed(self.directory) if each.is_dir()):
-            names = {each.stem for each in _listed(owner) if each.suffix in (".tar", ".json")}
-            for name in sorted(each for each in names if NAME.fullmatch(each)):
-                profile = Profile("" if owner.name == _NO_TOKEN else owner.name, name)
-                saved, use = _status(self._saved(profile)), self.use_of(profile)
-                if saved or use:
-                    size, at = (saved.st_size, saved.st_mtime) if saved else (None, None)
-                    found.append(SavedProfile(profile, size, at, use))
+        names = {each.stem for each in _listed(self._of_owner(owner)) if each.suffix in (".tar", ".json")}
+        for name in sorted(each for each in names if NAME.fullmatch(each)):
+            profile = Profile(owner, name)
+            saved, use = _status(self._saved(profile)), self.use_of(profile)
+            if saved or use:
+                size, at = (saved.st_size, saved.st_mtime) if saved else (None, None)
+                found.append(SavedProfile(profile, size, at, use))
         return found
 
     def use_of(self, profile: Profile) -> ProfileUse | None:
@@ -91,8 +96,8 @@ class ProfileStore:
         if (use := self.use_of(profile)) is not None:
             raise ProfileInUse(use)
         if _status(self._saved(profile)) is None:
-            own = {each.profile.name for each in self.all() if each.profile.owner == profile.owner}
-            if len(own - {profile.name}) >= most:
+            others = [each for each in self.of_owner(profile.owner) if each.profile != profile]
+            if len(others) >= most:
                 raise TooManyProfiles
 
     # For one session at a time
@@ -139,6 +144,7 @@ class ProfileStore:
         it is not late. Returns the size in bytes. Raises NotSaved and OSError; then nothing has changed."""
         saved = self._saved(profile)
         draft = saved.with_name(f".{profile.name}.{session}.tar")
+        draft.unlink(missing_ok=True)  # of a worker that was killed while it saved
         try:
             with open(draft, "xb", opener=_private) as file:
                 size = _pack(source, file, most_mib * _MIB)

@@ -29,6 +29,10 @@ log = structlog.get_logger()
 CLOSE_GRACE_S: Final = 5.0
 """How long the browser server has to report closed sessions before it is ended."""
 
+PROFILE_GRACE_S: Final = 15.0
+"""The same where one of them has a profile, which its browser writes and this worker saves. The master waits longer
+(DRAIN_GRACE_S in pwgrid/master/policy/worker_state_machine.py)."""
+
 
 class Sessions:
     """Calls `on_offered` for each admitted offer and `on_served` when the browser server has its socket.
@@ -170,10 +174,11 @@ class Sessions:
     async def cut(self, reason: Reason[EndReason], text: str | None) -> None:
         """Closes every session for `reason`, and waits until no slot is taken any more."""
         self.let_waiting_go()
+        grace_s = PROFILE_GRACE_S if any(map(self._profiles.has, self._slots.live)) else CLOSE_GRACE_S
         for session_id in list(self._slots.live):
             self.end(session_id, reason, text)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_GRACE_S):
+            async with asyncio.timeout(grace_s):
                 await self._slots.empty()
 
     def let_waiting_go(self) -> None:

@@ -11,7 +11,7 @@ const { EventOwners } = require('./event_owners.cjs');
 
 const GOING_GRACE_MS = 5_000; // for a browser that a client has told to end
 const CLOSE_MS = 1_000; // for a browser that nobody uses any more; then it is killed
-const PROFILE_CLOSE_MS = 10_000; // the same for one that has a profile, which it writes at its end
+const WRITE_MS = 10_000; // for one with a profile, which it writes at its end
 
 class Unit {
   // `socketPath`: where its Playwright server listens. `directory`: TMPDIR of its browser, removed with it; null if it is the worker's.
@@ -83,7 +83,7 @@ class Unit {
   // Ends the browser, if need be by force. Done when its process has ended.
   end() {
     this.ended ??= this.hasEnded ? Promise.resolve() : new Promise(resolve => {
-      const timer = setTimeout(() => this.kill(), this.profile ? PROFILE_CLOSE_MS : CLOSE_MS);
+      const timer = setTimeout(() => this.kill(), this.profile ? WRITE_MS : CLOSE_MS);
       this.process.once('exit', () => {
         clearTimeout(timer);
         resolve();
