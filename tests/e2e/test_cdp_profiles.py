@@ -10,7 +10,7 @@ import sys
 import tarfile
 import textwrap
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,16 @@ import pytest
 from playwright.async_api import Browser, Error, Page, Playwright
 
 from pwgrid.cli.token import Place, create
+from pwgrid.common.restricted_exec import abi
 from pwgrid.tokens.tokens import Role
 from tests.conftest import counters_are_exact, need
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually_async, running_grid
 from tests.support.http_server import serving
+from tests.support.kill_table_row import STEADY, comes_out_exact
 from tests.support.leases import request
 from tests.support.recipes import recipe
 
-ENVIRONMENT = {**WITHOUT_SPARES, "PROFILES": "on", "PROFILE_MAX_MIB": "4", "PROFILES_MAX": "3", "DRAIN_TIMEOUT": "120"}
+ENVIRONMENT = {**STEADY, "PROFILES": "on", "PROFILE_MAX_MIB": "4", "PROFILES_MAX": "3", "DRAIN_TIMEOUT": "120"}
 DAY_S = 86_400
 
 
@@ -43,14 +45,26 @@ def profiles(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def grid(profiles: Path) -> Iterator[Grid]:
-    """Afterwards it has nothing but saved profiles on disk."""
-    need("chromium")
-    with running_grid("--chromium", "1", environment={**ENVIRONMENT, "PROFILES_DIR": str(profiles)}) as grid:
+    """Afterwards only saved profiles are on disk."""
+    with profiled(profiles) as grid:
         yield grid
         if grid.process.poll() is None:
             counters_are_exact(grid)
-    left = {path.suffix for path in profiles.rglob("*") if path.is_file()}
-    assert left <= {".tar", ".json"}
+
+
+@pytest.fixture
+def exact_grid(profiles: Path) -> Iterator[Grid]:
+    """The same, and it has the same processes, open and temporary files as before."""
+    with profiled(profiles, ISOLATION="browser") as grid, comes_out_exact(grid):
+        yield grid
+
+
+@contextmanager
+def profiled(profiles: Path, **more: str) -> Iterator[Grid]:
+    need("chromium")
+    with running_grid("--chromium", "1", environment={**ENVIRONMENT, "PROFILES_DIR": str(profiles), **more}) as grid:
+        yield grid
+    assert {path.suffix for path in profiles.rglob("*") if path.is_file()} <= {".tar"}
 
 
 @asynccontextmanager
@@ -158,6 +172,31 @@ async def test_an_agent_logs_in_once(playwright: Playwright, grid: Grid, site: s
     assert done.stdout == "who=ada\n"
 
 
+@pytest.mark.skipif(abi() == 0, reason="this kernel has no Landlock")
+async def test_a_browser_reaches_no_profile_but_its_own_copy(
+    playwright: Playwright, grid: Grid, profiles: Path, site: str
+) -> None:
+    async with shop(playwright, grid, "?profile=mine") as (_, mine):
+        await log_in(mine, site)
+        (browser,) = browsers(grid)
+        copy = next(each for each in browser.cmdline() if each.startswith("--user-data-dir=")).partition("=")[2]
+        await mine.goto(f"file://{copy}")
+        assert "Default" in await mine.content()
+        async with shop(playwright, grid, "?profile=other") as (_, other):
+            for path in (copy, profiles / "-"):
+                with pytest.raises(Error, match="ERR_ACCESS_DENIED"):
+                    await other.goto(f"file://{path}")
+
+
+async def test_the_address_by_http_has_the_profile_in_its_query(playwright: Playwright, grid: Grid, site: str) -> None:
+    for who in ([], ["who=ada", "of ada"]):
+        browser = await playwright.chromium.connect_over_cdp(f"{grid.http}/?profile=shop-login")
+        page = browser.contexts[0].pages[0]
+        assert await logged_in(page, site) == (who or ["", ""])
+        await log_in(page, site)
+        await browser.close()
+
+
 def browsers(grid: Grid) -> list[psutil.Process]:
     """Those with a profile."""
     nodes = [psutil.Process(worker["nodePid"]) for worker in grid.status()["workers"]]
@@ -178,8 +217,9 @@ def kill_node(grid: Grid) -> None:
 
 @pytest.mark.parametrize("kill", [kill_browser, kill_node])
 async def test_a_crash_spoils_nothing(
-    playwright: Playwright, grid: Grid, profiles: Path, site: str, kill: Callable[[Grid], None]
+    playwright: Playwright, exact_grid: Grid, profiles: Path, site: str, kill: Callable[[Grid], None]
 ) -> None:
+    grid = exact_grid
     async with shop(playwright, grid) as (_, page):
         await log_in(page, site)
     await is_over(grid)
@@ -204,8 +244,9 @@ async def is_succeeded(grid: Grid, worker: dict[str, Any]) -> None:
 
 
 async def test_a_killed_worker_s_session_lives_and_is_saved_by_its_successor(
-    playwright: Playwright, grid: Grid, site: str
+    playwright: Playwright, exact_grid: Grid, site: str
 ) -> None:
+    grid = exact_grid
     async with shop(playwright, grid) as (_, page):
         await log_in(page, site)
         (worker,) = grid.status()["workers"]
@@ -226,8 +267,9 @@ async def test_a_killed_worker_s_session_lives_and_is_saved_by_its_successor(
 
 
 async def test_a_worker_killed_while_it_saves_leaves_that_to_its_successor(
-    playwright: Playwright, grid: Grid, profiles: Path, site: str
+    playwright: Playwright, exact_grid: Grid, profiles: Path, site: str
 ) -> None:
+    grid = exact_grid
     async with shop(playwright, grid) as (_, page):
         await log_in(page, site)
         (worker,) = grid.status()["workers"]

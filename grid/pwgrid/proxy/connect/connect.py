@@ -148,6 +148,7 @@ class ConnectingClient(asyncio.Protocol):
         """Takes a slot and hands the client over."""
         gateway = self._gateway
         self._own = wanted.own
+        await self._check_profile()
         claim = self._claim = Claim(
             kind=HeldAs.SESSION,
             browser_type=wanted.browser_type,
@@ -169,7 +170,6 @@ class ConnectingClient(asyncio.Protocol):
         wanted.identity.check_pool(claim.pool)
         if wanted.worker_id is not None:
             await gateway.selector.check_endpoint(wanted.browser_type, wanted.worker_id, wanted.endpoint_path)
-        await self._check_profile()
         self._passed_on = self._passed_on_of(headers) | _told_of(claim) | _spoken(wanted.protocol, wanted.keep_s)
         if self._attempt is not None:
             self._attempt.asks(claim)
