@@ -35,6 +35,8 @@ WITHOUT_JSON = {
     "setup": "its output is that of installers",
     "redis-cli": "its output is redis-cli's",
     "top": "a screen",
+    "profile remove": "a sentence for people",
+    "profile export": "the profile, as tar",
     "token create": "the token, for $(…)",
     "token revoke": "a sentence for people",
     "install systemd": "what it does, for people to agree with",

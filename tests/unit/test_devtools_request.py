@@ -4,6 +4,7 @@ import pytest
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
+from pwgrid.common.profiles import Profile
 from pwgrid.common.types import Isolation, Protocol
 from pwgrid.proxy.policy.access import ANYBODY, DIRECT, Access
 from pwgrid.proxy.policy.connect_request import ConnectRequest, LeasePath, Policy, SessionPath, decide
@@ -57,6 +58,23 @@ def test_all_that_other_clients_may_say_counts_for_cdp_clients_too() -> None:
     wanted = asked('/cdp?name=nightly&launch={"slowMo":5}', ("x-pwgrid-keep", "60"))
     assert isinstance(wanted, ConnectRequest)
     assert (wanted.name, wanted.keep_s, wanted.own) == ("nightly", 60.0, OwnBrowser({"slowMo": 5}))
+
+
+def test_a_profile_is_asked_for_by_query_or_header() -> None:
+    for wanted in (
+        asked("/cdp?profile=shop", profiles="on"),
+        asked("/cdp", ("x-pwgrid-profile", "shop"), profiles="on"),
+    ):
+        assert isinstance(wanted, ConnectRequest)
+        assert wanted.own == OwnBrowser(profile=Profile("", "shop"))
+    assert refused("/cdp?profile=shop")[0] == 403
+    status, sentence = refused("/?profile=shop&isolation=browser", profiles="on")
+    assert (status, "connect_over_cdp()" in sentence) == (400, True)
+
+
+def test_the_browser_of_a_lease_has_no_profile() -> None:
+    status, sentence = refused("/lease/chromium/0a1b/0123.secret/cdp?profile=shop", profiles="on")
+    assert (status, sentence[:40]) == (400, "profile: the browser of a lease has none")
 
 
 def test_any_version_of_playwright_speaks_cdp() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import math
+import os
 import socket
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
@@ -35,7 +36,8 @@ class Worker:
         self.done: list[str] = []
         self.told = asyncio.Event()
         self.slots = Slots(100)
-        settings = SimpleNamespace(borrow_reconnect_grace=0.0)
+        self.pid, self.profiles = os.getpid(), dict[str, Any]()
+        settings = SimpleNamespace(borrow_reconnect_grace=0.0, profiles="off")
         boot: Any = SimpleNamespace(
             directory=directory,
             settings=settings,

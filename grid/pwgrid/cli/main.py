@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "help": "Shows the help of a command, or a page of the documentation; without TOPIC, lists both.",
     "install": "Installs the grid as a service that starts with the host.",
     "logs": "Shows the log of a grid: from LOG_FILE, the journal, supervisord, or the file that its stderr goes to.",
+    "profile": "Shows, removes and exports the profiles of browsers that CDP clients keep (?profile=).",
     "redis-cli": "Runs redis-cli on the grid's Redis.",
     "reload": "Makes a running grid read its configuration file again.",
     "restart": "Replaces the proxy and every worker of a running grid; drops no session and refuses no client.",

@@ -87,6 +87,8 @@ def sessions_text(found: Sequence[Found]) -> str:
             remarks.append(f"isolation {isolation}")
         if (protocol := session.get("protocol", Protocol.PLAYWRIGHT)) != Protocol.PLAYWRIGHT:
             remarks.append(f"protocol {protocol}")
+        if profile := session.get("profile"):
+            remarks.append(f"profile {profile}")
         if session.get("kept"):
             remarks.append(f"kept for another {max(0.0, session['keptUntil'] - time.time()):.0f} s")
         if ignored := session.get("ignoredOptions"):

@@ -105,6 +105,7 @@ class OfferRefusal(StrEnum):
     UNCHECKED = "its token cannot be checked"
     SILENT = "the worker does not answer"
     NOT_LAUNCHED = "its browser did not start"
+    NO_PROFILE = "its profile cannot be had"  # another session has it, or there are too many
 
 
 _SENTENCES: Final[Mapping[WorkerEnd | EndReason, str]] = {

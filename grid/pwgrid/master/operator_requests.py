@@ -22,6 +22,7 @@ from pwgrid.master.shutdown_order import Shutdown
 from pwgrid.master.upgrade import VersionChange
 from pwgrid.master.workers.worker import Worker
 from pwgrid.master.workers.workers import Workers
+from pwgrid.profiles.place import profiles_directory
 from pwgrid.settings.model import DEFAULT, NO_POOL
 from pwgrid.settings.value_types import MAX_WORKERS
 
@@ -47,6 +48,7 @@ class Requests:
             "redis": lambda _data: {"url": self.config.redis_url, "prefix": self.config.settings.redis_key_prefix},
             "settings": lambda _data: {"settings": self.config.parts.describe(self.config.settings)},
             "tokens": lambda _data: {"file": self.config.parts.tokens_file and str(self.config.parts.tokens_file)},
+            "profiles": lambda _data: {"directory": str(profiles_directory(self.config.settings))},
             "drain": self.drain,
             "end_session": self.end_session,
             "end_sessions": self.end_sessions,

@@ -45,6 +45,9 @@ ISOLATION = "isolation"
 PROTOCOL = "protocol"
 """A field of the record of a session or lease that speaks another one than Playwright's."""
 
+PROFILE = "profile"
+"""A field of the record of a session with a profile: its name."""
+
 KEPT_UNTIL = "keptUntil"
 """A field of the record of a session that has no client now, in Unix seconds; empty once it has one again, and left
 over from before its end."""
@@ -216,6 +219,11 @@ class SessionRecord:
         return self.extra.get(PROTOCOL) or Protocol.PLAYWRIGHT.value
 
     @property
+    def profile(self) -> str | None:
+        """The name of its profile; None without one."""
+        return self.extra.get(PROFILE) or None
+
+    @property
     def kept_until(self) -> float | None:
         """Until when its browser waits for a client to come back; None if it has one, or has ended."""
         until = number(self.extra.get(KEPT_UNTIL))
@@ -247,6 +255,7 @@ class SessionRecord:
             "protocol": self.protocol,
             "kept": self.kept_until is not None,
             "keptUntil": self.kept_until,
+            "profile": self.profile,
             "ignoredOptions": self.ignored_options,
             "viewedAt": self.viewed_at,
             **{name: self.extra.get(name) for name in OPTIONAL_FIELDS},

@@ -190,6 +190,14 @@ class Settings(BaseModel, frozen=True):
     """A session is ended after this time."""
     keep_max: value_types.Wait = setting(600.0, "sessions", "proxy")
     """Longest time that a CDP client's browser is kept when nobody is connected (?keep=); 0: none is kept."""
+    profiles: Literal["auto", "on", "off"] = setting("auto", "sessions", "proxy")
+    """CDP clients may ask for a named profile (?profile=); auto: if the grid asks for a token."""
+    profile_max_mib: Annotated[int, value_types.Bounds(1, 4096)] = setting(256, "sessions", "worker")
+    """A profile that has become larger than this, without caches, is not saved."""
+    profiles_max: Annotated[int, value_types.Bounds(1, 100_000)] = setting(100, "sessions", "proxy", "worker")
+    """Profiles that each token may have."""
+    profiles_dir: value_types.AbsolutePath = setting("", "sessions", "fixed")
+    """Where profiles are kept; empty: $STATE_DIRECTORY, /var/lib/pwgrid for root, else ~/.local/state/pwgrid."""
     session_max_buffered_mib: Annotated[int, value_types.Bounds(1, 4096)] = setting(64, "sessions", "worker")
     """A session is ended when more than this, without the last message, waits for its client to read it."""
     session_files_ttl: value_types.Wait = setting(0.0, "sessions", "proxy", "worker")

@@ -17,6 +17,7 @@ import orjson
 import structlog
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, DescriptorsLost, receive
+from pwgrid.common.profiles import Profile
 from pwgrid.common.types import Protocol as Spoken
 from pwgrid.registry.records import TOKEN_ID
 from pwgrid.worker.holders import LiveSession, OfferedClient, OwnBrowser
@@ -165,7 +166,8 @@ class HandoffServer:
             session.client_fields, session.trace = said.get("clientFields", {}), said.get("trace", "")
             session.token_id = said.get(TOKEN_ID, "")
             if own := said.get("own"):
-                session.own = OwnBrowser(float(own["until"]), own["options"], own["network"])
+                profile = Profile(**own["profile"]) if own.get("profile") else None
+                session.own = OwnBrowser(float(own["until"]), own["options"], own["network"], profile)
             until = float((own or said).get("until", 0))
             session.lease_id, secret = said.get("lease", ("", ""))
             session.protocol, session.keep_s = (

@@ -6,10 +6,12 @@ import asyncio
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import orjson
 
+from pwgrid.common.profiles import Profile
 from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.session_lifecycle import HeldAs, SessionStatus, how_ended
 from pwgrid.common.types import Protocol
@@ -48,6 +50,25 @@ class OwnBrowser:
     """Until when the client waits for it, in seconds of CLOCK_MONOTONIC."""
     options: Mapping[str, Any] = field(default_factory=dict)
     network: str = ""
+    profile: Profile | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileCopy:
+    """The copy of a profile that one session works with."""
+
+    profile: Profile
+    directory: Path
+    """The user data directory of its browser."""
+
+    @classmethod
+    def read(cls, said: Mapping[str, Any]) -> ProfileCopy:
+        """As the browser server repeats it."""
+        return cls(Profile(said["owner"], said["name"]), Path(said["directory"]))
+
+    def as_json(self) -> dict[str, str]:
+        """As the browser server gets it, which tells it a successor of this worker, too."""
+        return {"owner": self.profile.owner, "name": self.profile.name, "directory": str(self.directory)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +170,10 @@ class SessionClosed:
     end: End
     lease_id: str = ""
     """The lease that it came with."""
+    profile: ProfileCopy | None = None
+    """The copy of its profile, while the browser server tells it."""
+    is_in_order: bool = False
+    """Whether a browser with a profile has ended by itself."""
 
 
 RETURNED: Final = End("grid", Reason(EndReason.RETURNED))

@@ -201,6 +201,7 @@ class Worker:
         server.on_sign = health.sign
         server.on_errors = partial(self._note_errors, health)
         server.on_kept = self.admission.sessions.has_clients
+        server.on_ending = self.admission.sessions.profile_ends
         self.admission.sessions.on_handoff_failed = partial(health.sign, "a client was not handed over")
         self._background_tasks.start(self._watch_browser_server(server), "browser server watch")
         self._background_tasks.start(self._end_when_server_hangs(health, server), "browser server liveness")
@@ -245,7 +246,9 @@ class Worker:
         self.admission.close()
         self._background_tasks.cancel_all_but("control link", "heartbeat")
         if self.admission.sessions.server is not None:
+            await self.admission.sessions.profiles_saved()
             await self.admission.sessions.server.stop(self._stop_s)  # which reports its last sessions
+            await self.admission.sessions.profiles_saved()
         self.admission.sessions.end_displays()
         self._background_tasks.cancel_all_but("control link")
         await self.registry_sync.leave()

@@ -12,6 +12,7 @@ import structlog
 
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
+from pwgrid.common.profiles import ProfileInUse, TooManyProfiles
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.common.types import GIVEN_BY_CLIENTS, Isolation, Protocol
 from pwgrid.registry.records import ISOLATION, OF_LEASE, PROTOCOL, TOKEN, TOKEN_ID
@@ -19,7 +20,8 @@ from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.headed_browsers import HeadedBrowsers
 from pwgrid.worker.browser.server import BrowserServer
 from pwgrid.worker.handoff_server import HandoffServer
-from pwgrid.worker.holders import End, Kept, LiveSession, OfferedClient, OwnBrowser, SessionClosed
+from pwgrid.worker.holders import End, Kept, LiveSession, OfferedClient, OwnBrowser, ProfileCopy, SessionClosed
+from pwgrid.worker.profiles import SessionProfiles
 from pwgrid.worker.registry_sync import RECORD_AT_ONCE, RECORD_DELAY_S, RegistrySync
 from pwgrid.worker.slots import Slots
 
@@ -27,6 +29,10 @@ log = structlog.get_logger()
 
 CLOSE_GRACE_S: Final = 5.0
 """How long the browser server has to report closed sessions before it is ended."""
+
+PROFILE_GRACE_S: Final = 15.0
+"""The same where one of them has a profile, which its browser writes and this worker saves. The master waits longer
+(DRAIN_GRACE_S in pwgrid/master/policy/worker_state_machine.py)."""
 
 
 class _Acquiring(NamedTuple):
@@ -74,6 +80,9 @@ class Sessions:
         """By their sessions' ids, the clients that wait for browsers of their own."""
         self._joining: set[asyncio.Task[None]] = set()
         """Those that are about to join a session."""
+        self._profiles = SessionProfiles(boot)
+        self._saving: dict[str, asyncio.Task[None]] = {}
+        """By their ids, the sessions that are over but for their profiles, which are being saved."""
         self._to_end: dict[str, tuple[Reason[EndReason], str | None]] = {}
         """Those of them that are to end as soon as they begin, and what their clients hear."""
 
@@ -81,6 +90,7 @@ class Sessions:
         """Takes over the sessions of this worker's predecessor. `live` has what that was told of each session that its
         browser server has."""
         self.server = server
+        self._profiles.adopt(dict(server.profiles), server.pid)
         for session_id, told in live.items():
             fields = {name: text for name, text in told.items() if name not in (TOKEN_ID, OF_LEASE)}
             session = LiveSession(session_id, is_served=True, client_fields=fields, token_id=told.get(TOKEN_ID, ""))
@@ -92,7 +102,37 @@ class Sessions:
         self._headed.adopt(live)
 
     def ended(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
-        """Called when the browser server reports a session's end. Calls `on_record` once Redis has it."""
+        """Called when the browser server reports a session's end. Calls `on_record` once Redis has it. One that has a
+        profile is over when that is saved."""
+        if closed.session_id in self._saving:
+            return
+        if closed.profile is not None:
+            task = asyncio.create_task(self._save_and_end(closed, closed.profile, on_record))
+            self._saving[closed.session_id] = task
+            return
+        self._profiles.drop(closed.session_id)
+        self._ended(closed, on_record)
+
+    async def _save_and_end(self, closed: SessionClosed, profile: ProfileCopy, on_record: Callable[[], None]) -> None:
+        why = await self._profiles.save(closed.session_id, profile, is_in_order=closed.is_in_order)
+        if why:
+            reason = closed.end.reason
+            detail = "; ".join(filter(None, (reason.detail, f"its profile was not saved: {why}")))
+            closed = replace(closed, end=End(closed.end.by, replace(reason, detail=detail)))
+        del self._saving[closed.session_id]
+        self._ended(closed, on_record)
+
+    async def profiles_saved(self) -> None:
+        """Returns once no session is over but for its profile, and every profile is given free. Bounded."""
+        if self._saving:
+            await asyncio.wait(self._saving.values())
+        await self._profiles.settled()
+
+    def profile_ends(self, session_id: str) -> None:
+        """Called when the browser of a session with a profile begins to end."""
+        self._profiles.ends(session_id)
+
+    def _ended(self, closed: SessionClosed, on_record: Callable[[], None]) -> None:
         if closed.end.reason.kind is EndReason.TOO_LATE:
             self.on_handoff_failed()
         if closed.session_id in self._taken:
@@ -132,7 +172,7 @@ class Sessions:
 
     def all_ended(self, end: End) -> None:
         """Ends every live session in the records, when no browser server will report their ends."""
-        for session_id in list(self._slots.live):
+        for session_id in self._slots.live.keys() - self._saving.keys():
             self.ended(SessionClosed(session_id, 0, 0, end))
 
     def end(self, session_id: str, reason: Reason[EndReason], text: str | None = None) -> None:
@@ -145,10 +185,11 @@ class Sessions:
     async def cut(self, reason: Reason[EndReason], text: str | None) -> None:
         """Closes every session for `reason`, and waits until no slot is taken any more."""
         self.let_waiting_go()
+        grace_s = PROFILE_GRACE_S if any(map(self._profiles.has, self._slots.live)) else CLOSE_GRACE_S
         for session_id in list(self._slots.live):
             self.end(session_id, reason, text)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_GRACE_S):
+            async with asyncio.timeout(grace_s):
                 await self._slots.empty()
 
     def let_waiting_go(self) -> None:
@@ -275,11 +316,16 @@ class Sessions:
         task.add_done_callback(lambda _: self._acquired(waits, own))
 
     async def _acquire(self, session_id: str, own: OwnBrowser) -> None:
-        """Has the browser server get a browser for this session alone. Raises BrowserLaunchError, BrowserServerGone."""
+        """Has the browser server get a browser for this session alone. Raises BrowserLaunchError, BrowserServerGone,
+        ProfileInUse and TooManyProfiles."""
         assert self.server is not None
+        profile = None
+        if own.profile is not None:
+            session = self._slots.live[session_id]
+            profile = await self._profiles.take(session, own.profile, self.server.pid, own.until)
         needs_display = own.options.get("headless") is False
         headed = await self._headed.prepare(session_id, own.until) if needs_display else None
-        await self.server.acquire(session_id, own.options, own.until, headed)
+        await self.server.acquire(session_id, own.options, own.until, headed, profile)
 
     def _acquired(self, waits: _Acquiring, own: OwnBrowser) -> None:
         """Gives the client to the browser server, which has a browser for it alone, or refuses it. Until now another
@@ -303,6 +349,8 @@ class Sessions:
                 client.answer(OfferRefusal.NOT_LAUNCHED, detail=error.reason)
             case BrowserServerGone():
                 client.answer(OfferRefusal.GONE)
+            case ProfileInUse() | TooManyProfiles():
+                client.answer(OfferRefusal.NO_PROFILE)
             case _:
                 client.answer(OfferRefusal.GONE)
                 raise error
@@ -340,6 +388,7 @@ class Sessions:
 
     def _take_back(self, session_id: str) -> None:
         session = self._slots.live.get(session_id)
+        self._profiles.drop(session_id)
         self._slots.take_back(session_id)
         self._headed.over(session_id)
         if session is not None:

@@ -185,6 +185,8 @@ class Session(_Model):
     """Whether it has no client now, and its browser waits for one."""
     kept_until: float | None
     """Until when it does."""
+    profile: str | None
+    """The name of the profile that its browser has."""
     ignored_options: list[str]
     """Names of the client's launch options that the grid ignores."""
     labels: str | None

@@ -24,6 +24,7 @@ from pwgrid.proxy.connect.find_session import FoundSession
 from pwgrid.proxy.connect.first_bytes import parse_head
 from pwgrid.proxy.connect.gateway import SUCCESSOR_POLL_INTERVAL_S, SUCCESSOR_S, Gateway
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, clear_marks, may_be_served
+from pwgrid.proxy.connect.profile_check import check_profile
 from pwgrid.proxy.connect.refuse_in_cdp import RefusalInCdp
 from pwgrid.proxy.policy.arrival import Address, Arrival
 from pwgrid.proxy.policy.connect_request import (
@@ -147,6 +148,7 @@ class ConnectingClient(asyncio.Protocol):
         """Takes a slot and hands the client over."""
         gateway = self._gateway
         self._own = wanted.own
+        await self._check_profile()
         claim = self._claim = Claim(
             kind=HeldAs.SESSION,
             browser_type=wanted.browser_type,
@@ -178,6 +180,11 @@ class ConnectingClient(asyncio.Protocol):
         if wanted.ignored_options:
             gateway.figures.options_ignored += 1
             log.info("launch_options_ignored", session=claim.session_id, options=",".join(wanted.ignored_options))
+
+    async def _check_profile(self) -> None:
+        """Raises Refusal where the client cannot have the profile that it asks for."""
+        if self._own is not None and self._own.profile is not None:
+            await check_profile(self._gateway.settings, self._own.profile)
 
     # Its delivery, for Gateway.place
 
@@ -339,6 +346,8 @@ class ConnectingClient(asyncio.Protocol):
                 # Another worker would fail at the same options.
                 log.info("own_browser_not_launched", worker=worker_id, session=session_id, reason=failure.detail)
                 raise not_launched(failure.detail, self._own.options) from None
+            if failure.reason == OfferRefusal.NO_PROFILE:
+                await self._check_profile()  # another client was a moment sooner
             raise
         if self._attempt is not None:
             self._attempt.offered("handoff", since, served_at, worker_id, None)
@@ -400,6 +409,7 @@ def _fields(wanted: ConnectRequest) -> dict[str, str]:
         records.NAME: wanted.name,
         records.TOKEN: wanted.identity.name,
         records.ISOLATION: "" if wanted.isolation is Isolation.CONTEXT else wanted.isolation.value,
+        records.PROFILE: wanted.own.profile.name if wanted.own and wanted.own.profile else "",
         records.PROTOCOL: "" if wanted.protocol is Protocol.PLAYWRIGHT else wanted.protocol.value,
     }
     return {name: value for name, value in fields.items() if value}

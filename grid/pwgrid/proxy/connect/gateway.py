@@ -87,6 +87,7 @@ class Gateway:
                 ),
                 launch=LaunchRules(settings.launch_options == "heed", settings.allowed_browser_args),
                 keep_max_s=settings.keep_max,
+                profiles=settings.profiles,
                 pools_of_workers={worker.worker_id: worker.pool for worker in self.roster.workers.values()},
             )
         return self._policy

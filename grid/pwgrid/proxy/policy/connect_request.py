@@ -33,6 +33,7 @@ from pwgrid.proxy.policy.own_browser import (
     own_browser,
     pool_with,
 )
+from pwgrid.proxy.policy.profile_request import asked_profile, not_with_lease
 from pwgrid.proxy.policy.refusal import CLIENT_URL, Refusal, bad_handshake, nothing_at
 from pwgrid.proxy.roster import PoolView
 
@@ -77,6 +78,8 @@ class Policy:
     """The name of each worker's pool, by the worker's id."""
     keep_max_s: float = 0.0
     """KEEP_MAX."""
+    profiles: str = "auto"
+    """PROFILES."""
 
     def pool_of(self, worker_id: str) -> PoolView | None:
         """Returns the pool of this worker, if it is known and offered."""
@@ -165,6 +168,7 @@ def decide(
             f"install Playwright {known} on the client, or upgrade the grid",
             details={"versions": sorted(policy.versions)},
         )
+    profile_said = _said(headers, parameters, "profile")
     named = _WORKER_PATH.fullmatch(path)
     if named is None and not is_cdp and path not in ("", "/"):
         raise nothing_at(path)
@@ -193,6 +197,9 @@ def decide(
     check(offered, asked)
     options = judged(headers, parameters, offered, policy.launch)
     own = own_browser(offered, asked, options, asked_network(headers), protocol := _protocol(is_cdp=is_cdp))
+    if (profile := asked_profile(profile_said, policy.profiles, identity, is_cdp=is_cdp)) is not None:
+        assert own is not None  # each CDP client has one
+        own = replace(own, profile=profile)
     return ConnectRequest(
         browser_type=policy.pools[pool].browser_type,
         pool=pool,
@@ -249,6 +256,8 @@ def _own_with_lease(
     parameters = [*parameters]
     asked, pool = asked_isolation(_said(headers, parameters, "isolation")), policy.pool_of(lease.worker_id)
     is_cdp = lease.protocol is Protocol.CDP
+    if _said(headers, parameters, "profile"):
+        raise not_with_lease()
     if is_cdp:
         check_isolation_of_cdp(asked)
     if pool is None:  # a worker that has gone, or of a pool that drains

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from websockets.datastructures import Headers
 
+from pwgrid.common.profiles import Profile
 from pwgrid.common.types import Isolation, Protocol
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.launch_options import LaunchOptions
@@ -21,18 +22,21 @@ from pwgrid.proxy.roster import PoolView
 class OwnBrowser:
     """A browser for one session alone. `options` are the launch options in which it differs from its pool's, by
     Playwright's names: without any a warm one will do. `network` is the pattern of hosts that it reaches by its client
-    (exposeNetwork); empty: none. `timeout_s` is how long its client allows for a launch with its options."""
+    (exposeNetwork); empty: none. `timeout_s` is how long its client allows for a launch with its options.
+    `profile` is the one that it starts with, and that is saved at its end."""
 
     options: Mapping[str, object] = field(default_factory=dict)
     network: str = ""
     timeout_s: float = math.inf
+    profile: Profile | None = None
 
     def for_worker(self, since: float, until: float) -> dict[str, Any]:
         """Returns what the worker gets. `until`: until when it may serve the client that is offered `since` then
         (time.monotonic())."""
         if self.options:
             until = min(until, since + self.timeout_s)
-        return {"options": dict(self.options), "network": self.network, "until": until}
+        more = {} if self.profile is None else {"profile": asdict(self.profile)}
+        return {"options": dict(self.options), "network": self.network, "until": until, **more}
 
 
 def asked_isolation(text: str) -> Isolation | None:

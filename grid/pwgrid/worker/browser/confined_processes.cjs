@@ -9,13 +9,17 @@ const USER_DATA_DIR = '--user-data-dir=';
 
 // `beforeBrowser` are the words before a browser's command that confine it, none where it is not to be confined, and
 // `browserEnvironment` is what its environment has in place of Node's. `unitOf()` returns the unit whose browser is being
-// launched: it may have a directory for its files, and words before its command, of its own.
+// launched: it may have a directory for its files, words before its command, and a profile in place of an empty one that Playwright has
+// made.
 function confineProcesses({ beforeBrowser, browserEnvironment, browserDirectory, sessionsDirectory }, unitOf) {
   const { spawn } = childProcess;
   childProcess.spawn = (command, args = [], options = {}, ...rest) => {
-    const profile = profileOf(args);
-    if (profile) {
+    const given = profileOf(args);
+    if (given) {
       const unit = unitOf();
+      const profile = unit?.profile?.directory ?? given;
+      if (profile !== given)
+        args = args.map(each => each === USER_DATA_DIR + given ? USER_DATA_DIR + profile : each);
       const directory = unit?.directory ?? browserDirectory;
       const before = unit?.before ?? beforeBrowser;
       const confined = before.length ? [...before, '--own', profile, directory, '--', command] : [command];

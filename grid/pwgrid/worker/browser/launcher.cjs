@@ -113,7 +113,7 @@ function onMessage(message, socket) {
       return void canary(message.id, message.timeoutS * 1000);
     case 'sync':
       own?.giveBackAll();
-      say({ say: 'live', sessions: [...sessions.keys()], clientFields: clientFields(), kept: kept(), ready });
+      say({ say: 'live', sessions: [...sessions.keys()], clientFields: clientFields(), kept: kept(), profiles: profiles(), ready });
       for (const closed of unacknowledged.values())
         say(closed);
       if (gone)
@@ -149,9 +149,16 @@ function kept() {
   return Object.fromEntries([...sessions.values()].filter(each => each.keptUntil).map(each => [each.id, each.keptS]));
 }
 
+// The profiles of sessions that live or whose end the worker may not know yet, by their ids.
+function profiles() {
+  const live = [...sessions.values()].map(each => [each.id, each.unit?.profile]);
+  const over = [...unacknowledged.values()].map(each => [each.session, each.profile]);
+  return Object.fromEntries([...live, ...over].filter(([, profile]) => profile));
+}
+
 // Gets a browser for one session alone, and says when it is there. The session's client comes later.
-async function acquire({ id, session, options: wished }) {
-  const error = await own.acquire(session, wished).then(() => null, failure => String(failure.message));
+async function acquire({ id, session, options: wished, profile }) {
+  const error = await own.acquire(session, wished, profile).then(() => null, failure => String(failure.message));
   say({ say: 'acquired', id, error });
 }
 
@@ -229,11 +236,19 @@ function requestOf(url, headers, socket) {
   return request;
 }
 
-function onOver(session, report) {
-  sessions.delete(session.id);
-  own.release(session.unit);
+// A browser with a profile ends first: it writes its profile then, and the worker saves that when it hears of the end.
+async function onOver(session, report) {
+  const { unit } = session;
+  const profile = unit?.profile;
+  own.release(unit);
   if (session.cdp)
     clients.memory.clientLeft();
+  if (profile) {
+    say({ say: 'ending', session: session.id });
+    await unit.end();
+    report.profile = { ...profile, isInOrder: unit.isInOrder };
+  }
+  sessions.delete(session.id);
   const message = { say: 'closed', idx: ++closedIdx, session: session.id, lease: session.clientFields?.lease, ...report };
   unacknowledged.set(message.idx, message);
   say(message);
@@ -277,7 +292,7 @@ async function launch() {
   });
   browserType = playwright[options.browserType];
   own = new OwnBrowsers({
-    launch: wished => launchUnit(false, wished),
+    launch: (wished, profile) => launchUnit(false, wished, profile),
     warmUp: unit => tryBrowser(unit, options.launchTimeoutS * 1000),
     warm: options.warm, most: options.mostOwn,
     // Where there is a shared browser, which is at work, who asks for one of its own hears why there is none.
@@ -294,13 +309,14 @@ async function launch() {
 }
 
 // `wished`: what a client wants to be otherwise than in the pool, by Playwright's names; and `headed`, if it is to have a display: its
-// executablePath and channel, the words `before` its command that confine it, and what is different in its environment.
-async function launchUnit(isShared, { headed = null, ...wished } = {}) {
+// executablePath and channel, the words `before` its command that confine it, and what is different in its environment. `profile`: that
+// of a Unit.
+async function launchUnit(isShared, { headed = null, ...wished } = {}, profile = null) {
   const number = ++unitNumber;
   const unit = new Unit({
     isShared,
     socketPath: isShared ? options.socketPath : path.join(path.dirname(options.socketPath), `own-${number}.s`),
-    directory: isShared ? null : path.join(options.ownDirectory, String(number)),
+    directory: isShared ? null : path.join(options.ownDirectory, String(number)), profile,
     signAfterMs: options.signAfterS * 1000, silentMs: options.silentS * 1000,
     before: headed?.before,
     hooks: { onExit, onGoing: each => each.kill(), onSign, onHung, onDropped, onBroken, onError },

@@ -11,7 +11,7 @@ const QUIET_MS = 300; // without a session that asks for one; then those that ar
 const WARM_FOR_MS = 600_000; // where none is always warm: for so long after the last was asked for
 
 class OwnBrowsers {
-  // `launch(options)` returns the promise of a unit, for what a client wants to be otherwise, {} for nothing. `warmUp(unit)` opens its
+  // `launch(options, profile)` returns the promise of a unit, for what a client wants to be otherwise, {} for nothing. `warmUp(unit)` opens its
   // first page, which takes as much of a core as its start: so not while sessions come one after the other. `warm`: how many are
   // always warm, `most`: how many may be in use. `onCannotLaunch(error)` is called when TRIES starts in a row have failed, or the first
   // pages of as many, and none is in use.
@@ -39,8 +39,8 @@ class OwnBrowsers {
     this.isClosed = false;
   }
 
-  // Gets a unit for this session. Fails with the error of its launch.
-  async acquire(sessionId, options) {
+  // Gets a unit for this session, with this profile if there is one. Fails with the error of its launch.
+  async acquire(sessionId, options, profile = null) {
     this.asked();
     clearTimeout(this.quiet);
     this.acquiring.add(sessionId);
@@ -49,7 +49,7 @@ class OwnBrowsers {
     else
       await new Promise(resolve => this.waiting.push(resolve));
     try {
-      const unit = await this.unitFor(options);
+      const unit = await this.unitFor(options, profile);
       this.inUse.add(unit);
       if (this.acquiring.has(sessionId))
         this.acquired.set(sessionId, unit);
@@ -65,9 +65,9 @@ class OwnBrowsers {
     }
   }
 
-  unitFor(options) {
-    if (Object.keys(options).length)
-      return this.start(() => this.launch(options));
+  unitFor(options, profile) {
+    if (profile || Object.keys(options).length)
+      return this.start(() => this.launch(options, profile));
     return this.warm.pop() ?? new Promise((resolve, reject) => {
       this.expecting.push({ resolve, reject });
       this.startUpTo(this.expecting.length);

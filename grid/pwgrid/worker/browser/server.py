@@ -27,7 +27,7 @@ from pwgrid.runtime.browser_process_tree import Tree, process_table
 from pwgrid.worker.browser.health import Answer, CanaryResult
 from pwgrid.worker.browser.launch import LaunchedBrowser, LaunchSpec, in_work, spawn
 from pwgrid.worker.browser.node_link import Message, NodeLink
-from pwgrid.worker.holders import End, OfferedClient, SessionClosed
+from pwgrid.worker.holders import End, OfferedClient, ProfileCopy, SessionClosed
 
 log = structlog.get_logger()
 
@@ -75,6 +75,10 @@ class BrowserServer:
         self.on_kept: Callable[[str, float | None], None] = lambda _session_id, _seconds: None
         """Gets a session whose last client has gone, with the seconds for which its browser is kept, and one that has a
         client again, with None. The caller of `start` or `adopt` may set it."""
+        self.on_ending: Callable[[str], None] = lambda _session_id: None
+        """Gets a session with a profile whose last client has gone, and whose browser ends now."""
+        self.profiles: Mapping[str, ProfileCopy] = {}
+        """After `adopt`: of sessions that live, or whose end `on_closed` will report, by their ids."""
         self._directory = directory
         self._on_closed = on_closed
         self._on_gone = on_gone
@@ -190,7 +194,9 @@ class BrowserServer:
             raise
         server._set_ready(message["ready"])
         for session_id, seconds in message.get("kept", {}).items():
-            server._when_ready(partial(server._tell_kept, session_id, seconds))
+            kept = {"say": "kept", "session": session_id, "keptS": seconds}
+            server._when_ready(partial(server._tell_clients, kept))
+        server.profiles = {each: ProfileCopy.read(said) for each, said in message.get("profiles", {}).items()}
         told = message["clientFields"]
         return server, {session_id: told.get(session_id, {}) for session_id in message["sessions"]}
 
@@ -222,13 +228,24 @@ class BrowserServer:
         return self._link.send_handle(message, client.sock)
 
     async def acquire(
-        self, session_id: str, options: Mapping[str, Any], until: float, headed: Mapping[str, Any] | None = None
+        self,
+        session_id: str,
+        options: Mapping[str, Any],
+        until: float,
+        headed: Mapping[str, Any] | None = None,
+        profile: ProfileCopy | None = None,
     ) -> None:
         """Gets a browser for this session alone, with these options of its client; `headed`: what it needs for a
-        display (`HeadedBrowsers.prepare`). `until` is in seconds of time.monotonic(). Raises BrowserLaunchError if it
-        does not start in time, and BrowserServerGone."""
-        wished = {**options, "headed": headed} if headed else options
-        with self._ask({"do": "acquire", "session": session_id, "options": wished}, "acquired") as answer:
+        display (`HeadedBrowsers.prepare`), `profile`: what it starts with. `until` is in seconds of time.monotonic().
+        Raises BrowserLaunchError if it does not start in time, and BrowserServerGone."""
+        question = {
+            "do": "acquire",
+            "session": session_id,
+            "options": {**options, "headed": headed} if headed else options,
+        }
+        if profile is not None:
+            question["profile"] = profile.as_json()
+        with self._ask(question, "acquired") as answer:
             either: list[asyncio.Future[Any]] = [answer, self.exited]
             timeout_s = max(0.0, until - time.monotonic())
             await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -321,8 +338,8 @@ class BrowserServer:
                     self._started.set_result(message)
             case "canary" | "pong" | "browser_answered" | "acquired" as kind:
                 self._answered(kind, message)
-            case "kept" | "resumed":  # the latter has no time
-                self._when_ready(partial(self._tell_kept, message["session"], message.get("keptS")))
+            case "kept" | "resumed" | "ending":
+                self._when_ready(partial(self._tell_clients, message))
             case "refused":
                 log.warning("certificate_connections_refused", times=message["times"], uid=message["uid"])
             case "sign":
@@ -359,11 +376,22 @@ class BrowserServer:
     def _deliver(self, message: Message) -> None:
         reason = Reason.read(message["reason"], Reason(EndReason.OTHER))
         counts = message["bytesIn"], message["bytesOut"]
-        closed = SessionClosed(message["session"], *counts, End(message["by"], reason), message.get("lease", ""))
+        profile = message.get("profile")
+        closed = SessionClosed(
+            message["session"],
+            *counts,
+            End(message["by"], reason),
+            message.get("lease", ""),
+            profile and ProfileCopy.read(profile),
+            bool(profile and profile["isInOrder"]),
+        )
         self._on_closed(closed, lambda: self._link.send({"do": "ack", "idx": message["idx"]}))
 
-    def _tell_kept(self, session_id: str, seconds: float | None) -> None:
-        self.on_kept(session_id, seconds)
+    def _tell_clients(self, message: Message) -> None:
+        if message["say"] == "ending":
+            self.on_ending(message["session"])
+        else:
+            self.on_kept(message["session"], message.get("keptS"))  # who is there again has no time
 
     def _tell_gone(self, reason: Reason[WorkerEnd]) -> None:
         if self._gone or self._stopping:

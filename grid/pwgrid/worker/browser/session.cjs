@@ -107,12 +107,11 @@ class Session {
     this.isOver = true;
     clearTimeout(this.keeping);
     this.cdp?.close();
-    this.server.onOver(this, {
+    Promise.resolve(this.server.onOver(this, {
       bytesIn: this.bytesIn, bytesOut: this.bytesOut,
       by: this.by || 'client',
       reason: { kind: this.kind || kind, detail: this.detail },
-    });
-    this.tellOver();
+    })).then(this.tellOver);
   }
 }
 

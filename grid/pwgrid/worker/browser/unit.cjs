@@ -10,14 +10,16 @@ const { BrowserSigns } = require('./browser_signs.cjs');
 const { EventOwners } = require('./event_owners.cjs');
 
 const GOING_GRACE_MS = 5_000; // for a browser that a client has told to end
+const WRITE_MS = 10_000; // for one with a profile, which it writes at its end; then it is killed
 
 class Unit {
   // `socketPath`: where its Playwright server listens. `directory`: TMPDIR of its browser, removed with it; null if it is the worker's.
-  // `before`: the words before its browser's command that confine it, if they are not those of all others.
+  // `before`: the words before its browser's command that confine it, if they are not those of all others. `profile`: what it starts with
+  // and is saved after it: { owner, name, directory }, as the worker has said; null for none.
   // `hooks`: onExit(unit, code, signal), onGoing(unit) GOING_GRACE_MS after its browser has begun to end, onSign(unit, what), onHung(unit)
   // for one that is not shared and has been silent for `silentMs`, and those of BrowserMessages with the unit in front
-  constructor({ isShared, socketPath, directory, before, signAfterMs, silentMs, hooks }) {
-    Object.assign(this, { isShared, socketPath, directory, before, signAfterMs, silentMs, hooks });
+  constructor({ isShared, socketPath, directory, before, profile = null, signAfterMs, silentMs, hooks }) {
+    Object.assign(this, { isShared, socketPath, directory, before, profile, signAfterMs, silentMs, hooks });
     this.wsPath = '/' + randomBytes(16).toString('hex');
     this.server = null; // Playwright's BrowserServer
     this.httpServer = null; // the one that it listens with
@@ -30,6 +32,7 @@ class Unit {
     this.isGoing = false; // a client has told its browser to end
     this.going = null;
     this.hasEnded = false;
+    this.isInOrder = false; // it has ended by itself after it was told to: all that it had to write is on disk
     this.ended = null; // the promise of end(), once called
   }
 
@@ -44,6 +47,7 @@ class Unit {
       if (this.hasEnded)
         return;
       this.hasEnded = true;
+      this.isInOrder = code === 0 && (this.isGoing || this.ended !== null);
       clearTimeout(this.going);
       this.signs?.close();
       this.removeDirectory();
@@ -77,11 +81,19 @@ class Unit {
   }
 
   // Ends the browser, and what it has on disk. Done when its process has ended. It is killed: nobody wants anything that it would write
-  // at an orderly end, which takes it 20 ms of a core.
+  // at an orderly end, which takes it 20 ms of a core. One with a profile writes that.
   end() {
     this.ended ??= this.hasEnded ? Promise.resolve() : new Promise(resolve => {
-      this.process.once('exit', resolve);
-      this.kill();
+      if (!this.profile) {
+        this.process.once('exit', resolve);
+        return this.kill();
+      }
+      const timer = setTimeout(() => this.kill(), WRITE_MS);
+      this.process.once('exit', () => {
+        clearTimeout(timer);
+        resolve();
+      });
+      this.server.close().catch(() => this.kill());
     });
     return this.ended;
   }

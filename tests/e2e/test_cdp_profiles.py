@@ -1,0 +1,404 @@
+"""Named profiles of CDP clients on real Chromium: what survives a session, who has one, what spoils nothing."""
+
+import asyncio
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import textwrap
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from playwright.async_api import Browser, Error, Page, Playwright
+
+from pwgrid.cli.token import Place, create
+from pwgrid.common.restricted_exec import abi
+from pwgrid.tokens.tokens import Role
+from tests.conftest import counters_are_exact, need
+from tests.support.grid import WITHOUT_SPARES, Grid, eventually_async, running_grid
+from tests.support.http_server import serving
+from tests.support.kill_table_row import STEADY, comes_out_exact
+from tests.support.leases import request
+from tests.support.recipes import recipe
+
+ENVIRONMENT = {**STEADY, "PROFILES": "on", "PROFILE_MAX_MIB": "4", "PROFILES_MAX": "3", "DRAIN_TIMEOUT": "120"}
+DAY_S = 86_400
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[str]:
+    with serving(lambda _path: b"<title>shop</title>", "text/html") as (address, _):
+        yield address
+
+
+@pytest.fixture
+def profiles(tmp_path: Path) -> Path:
+    return tmp_path / "profiles"
+
+
+@pytest.fixture
+def grid(profiles: Path) -> Iterator[Grid]:
+    """Afterwards only saved profiles are on disk."""
+    with profiled(profiles) as grid:
+        yield grid
+        if grid.process.poll() is None:
+            counters_are_exact(grid)
+
+
+@pytest.fixture
+def exact_grid(profiles: Path) -> Iterator[Grid]:
+    """The same, and it has the same processes, open and temporary files as before."""
+    with profiled(profiles, ISOLATION="browser") as grid, comes_out_exact(grid):
+        yield grid
+
+
+@contextmanager
+def profiled(profiles: Path, **more: str) -> Iterator[Grid]:
+    need("chromium")
+    with running_grid("--chromium", "1", environment={**ENVIRONMENT, "PROFILES_DIR": str(profiles), **more}) as grid:
+        yield grid
+    assert {path.suffix for path in profiles.rglob("*") if path.is_file()} <= {".tar"}
+
+
+@asynccontextmanager
+async def shop(
+    playwright: Playwright, grid: Grid, query: str = "?profile=shop-login", token: str = ""
+) -> AsyncIterator[tuple[Browser, Page]]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    browser = await playwright.chromium.connect_over_cdp(f"ws://127.0.0.1:{grid.port}/cdp{query}", headers=headers)
+    try:
+        yield browser, browser.contexts[0].pages[0]
+    finally:
+        await browser.close()
+
+
+async def log_in(page: Page, site: str, who: str = "ada") -> None:
+    await page.goto(site)
+    await page.evaluate(f"document.cookie = 'who={who}; max-age={DAY_S}'; localStorage.setItem('cart', 'of {who}')")
+
+
+async def logged_in(page: Page, site: str) -> list[str]:
+    await page.goto(site)
+    found: list[str] = await page.evaluate("[document.cookie, localStorage.getItem('cart') ?? '']")
+    return found
+
+
+def latest(grid: Grid, token: str = "") -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    found: dict[str, Any] = request(grid, "GET", "/v1/sessions?limit=1", **headers).body["sessions"][0]
+    return found
+
+
+async def is_over(grid: Grid) -> dict[str, Any]:
+    await eventually_async(lambda: grid.active() == 0, "its session is over")
+    await eventually_async(lambda: latest(grid)["endedAt"], "it is on record")
+    return latest(grid)
+
+
+async def test_cookies_and_local_storage_survive_their_session(
+    playwright: Playwright, grid: Grid, profiles: Path, site: str
+) -> None:
+    async with shop(playwright, grid) as (_, page):
+        await log_in(page, site)
+        assert latest(grid)["profile"] == "shop-login"
+    async with shop(playwright, grid) as (_, page):  # at once: it waits until the first one is saved
+        assert await logged_in(page, site) == ["who=ada", "of ada"]
+    async with shop(playwright, grid, "?profile=another") as (_, page):
+        assert await logged_in(page, site) == ["", ""]
+    async with shop(playwright, grid, "") as (_, page):
+        assert await logged_in(page, site) == ["", ""]
+    assert (await is_over(grid))["reason"] == "client disconnected"
+    assert profiles.stat().st_mode & 0o777 == 0o700
+    saved = profiles / "-" / "shop-login.tar"
+    assert saved.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(saved) as archive:
+        names = archive.getnames()
+    assert any(name.endswith("Cookies") for name in names)
+    assert not [name for name in names if "Cache" in name.split("/")]
+
+
+async def test_one_session_has_it_at_a_time(playwright: Playwright, grid: Grid, site: str) -> None:
+    async with shop(playwright, grid, "?profile=shop-login&name=nightly&keep=60") as (_, page):
+        await log_in(page, site)
+        session = latest(grid)["id"]
+        for _ in range(2):
+            with pytest.raises(Error, match=rf"409[\s\S]*in use by session {session}, name nightly, since 20"):
+                async with shop(playwright, grid):
+                    pass
+        listed = json.loads(grid.command("profile", "list", "--json").stdout)
+        assert [(each["name"], each["bytes"], each["session"]) for each in listed] == [("shop-login", None, session)]
+        assert "is in use by session" in grid.command("profile", "remove", "shop-login").stderr
+    # A kept session holds it.
+    await eventually_async(lambda: latest(grid)["kept"], "it is kept")
+    with pytest.raises(Error, match="409"):
+        async with shop(playwright, grid):
+            pass
+    assert request(grid, "DELETE", f"/v1/sessions/{session}").status == 202
+    async with shop(playwright, grid) as (_, page):
+        assert await logged_in(page, site) == ["who=ada", "of ada"]
+    await is_over(grid)
+    assert "shop-login" in grid.command("profile", "list").stdout
+    exported = grid.command("profile", "export", "shop-login", str(grid.runtime / "exported.tar"))
+    assert exported.returncode == 0, exported.stderr
+    with tarfile.open(grid.runtime / "exported.tar") as archive:
+        assert any(name.endswith("Cookies") for name in archive.getnames())
+    assert grid.command("profile", "remove", "shop-login").stdout == "removed shop-login\n"
+    assert "there is no profile 'shop-login'" in grid.command("profile", "remove", "shop-login").stderr
+    async with shop(playwright, grid) as (_, page):
+        assert await logged_in(page, site) == ["", ""]
+
+
+async def test_an_agent_logs_in_once(playwright: Playwright, grid: Grid, site: str) -> None:
+    """The lines of docs/cdp.md, in two processes."""
+    of_page = recipe("cdp.md", "python", "profile=shop-login").replace("127.0.0.1:8080", f"127.0.0.1:{grid.port}")
+    begin = "from playwright.sync_api import sync_playwright\nwith sync_playwright() as p:\n"
+    steps = (
+        f"page.goto('{site}')\npage.evaluate(\"document.cookie = 'who=ada; max-age={DAY_S}'\")",
+        f"page.goto('{site}')\nprint(page.evaluate('document.cookie'))",
+    )
+    for step in steps:
+        script = begin + textwrap.indent(f"{of_page}\n{step}\nbrowser.close()", "    ")
+        done = await asyncio.to_thread(
+            subprocess.run, [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    assert done.stdout == "who=ada\n"
+
+
+@pytest.mark.skipif(abi() == 0, reason="this kernel has no Landlock")
+async def test_a_browser_reaches_no_profile_but_its_own_copy(
+    playwright: Playwright, grid: Grid, profiles: Path, site: str
+) -> None:
+    async with shop(playwright, grid, "?profile=mine") as (_, mine):
+        await log_in(mine, site)
+        (browser,) = browsers(grid)
+        copy = next(each for each in browser.cmdline() if each.startswith("--user-data-dir=")).partition("=")[2]
+        await mine.goto(f"file://{copy}")
+        assert "Default" in await mine.content()
+        async with shop(playwright, grid, "?profile=other") as (_, other):
+            for path in (copy, profiles / "-"):
+                with pytest.raises(Error, match="ERR_ACCESS_DENIED"):
+                    await other.goto(f"file://{path}")
+
+
+async def test_the_address_by_http_has_the_profile_in_its_query(playwright: Playwright, grid: Grid, site: str) -> None:
+    for who in ([], ["who=ada", "of ada"]):
+        browser = await playwright.chromium.connect_over_cdp(f"{grid.http}/?profile=shop-login")
+        page = browser.contexts[0].pages[0]
+        assert await logged_in(page, site) == (who or ["", ""])
+        await log_in(page, site)
+        await browser.close()
+
+
+def browsers(grid: Grid) -> list[psutil.Process]:
+    """Those with a profile."""
+    nodes = [psutil.Process(worker["nodePid"]) for worker in grid.status()["workers"]]
+    return [child for node in nodes for child in node.children() if "/own/profile-" in " ".join(child.cmdline())]
+
+
+def kill_browser(grid: Grid) -> None:
+    (browser,) = browsers(grid)
+    browser.kill()
+
+
+def kill_node(grid: Grid) -> None:
+    (browser,) = browsers(grid)
+    parent = browser.parent()
+    assert parent is not None
+    parent.kill()
+
+
+@pytest.mark.parametrize("kill", [kill_browser, kill_node])
+async def test_a_crash_spoils_nothing(
+    playwright: Playwright, exact_grid: Grid, profiles: Path, site: str, kill: Callable[[Grid], None]
+) -> None:
+    grid = exact_grid
+    async with shop(playwright, grid) as (_, page):
+        await log_in(page, site)
+    await is_over(grid)
+    saved = (profiles / "-" / "shop-login.tar").read_bytes()
+    async with shop(playwright, grid) as (browser, page):
+        await log_in(page, site, "eve")
+        session = latest(grid)["id"]
+        kill(grid)
+        await eventually_async(lambda: not browser.is_connected(), "its client is told")
+    await eventually_async(lambda: grid.redis("HGET", f"session:{session}", "status") == b"failed", "it has failed")
+    assert (profiles / "-" / "shop-login.tar").read_bytes() == saved
+    await eventually_async(lambda: grid.status()["pools"][0]["available"] == 1, "another worker")
+    async with shop(playwright, grid) as (_, page):
+        assert await logged_in(page, site) == ["who=ada", "of ada"]
+
+
+async def is_succeeded(grid: Grid, worker: dict[str, Any]) -> None:
+    def pids() -> list[int]:
+        return [each["pid"] for each in grid.status()["workers"]]
+
+    await eventually_async(lambda: worker["pid"] not in pids(), "it has a successor, or that has ended, too")
+
+
+async def test_a_killed_worker_s_session_lives_and_is_saved_by_its_successor(
+    playwright: Playwright, exact_grid: Grid, site: str
+) -> None:
+    grid = exact_grid
+    async with shop(playwright, grid) as (_, page):
+        await log_in(page, site)
+        (worker,) = grid.status()["workers"]
+        os.kill(worker["pid"], signal.SIGKILL)
+        await eventually_async(
+            lambda: any(
+                each["id"] == worker["id"] and each["pid"] != worker["pid"] for each in grid.status()["workers"]
+            ),
+            "its successor",
+        )
+        with pytest.raises(Error, match="409"):
+            async with shop(playwright, grid):
+                pass
+        assert await logged_in(page, site) == ["who=ada", "of ada"]
+    await eventually_async(lambda: grid.status()["pools"][0]["available"] == 1, "another worker")
+    async with shop(playwright, grid) as (_, page):
+        assert await logged_in(page, site) == ["who=ada", "of ada"]
+
+
+async def test_a_worker_killed_while_it_saves_leaves_that_to_its_successor(
+    playwright: Playwright, exact_grid: Grid, profiles: Path, site: str
+) -> None:
+    grid = exact_grid
+    async with shop(playwright, grid) as (_, page):
+        await log_in(page, site)
+        (worker,) = grid.status()["workers"]
+        owner = os.open(profiles / "-", os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(owner, fcntl.LOCK_EX)  # nobody puts a profile in place meanwhile
+    try:
+        await eventually_async(lambda: [*profiles.glob("-/.shop-login.*.tar")], "it saves")
+        os.kill(worker["pid"], signal.SIGKILL)
+        await is_succeeded(grid, worker)
+    finally:
+        os.close(owner)
+    await is_over(grid)
+    await eventually_async(lambda: grid.status()["pools"][0]["available"] == 1, "another worker")
+    async with shop(playwright, grid) as (_, page):
+        assert await logged_in(page, site) == ["who=ada", "of ada"]
+
+
+async def test_too_large_a_profile_is_not_saved_and_the_record_says_so(
+    playwright: Playwright, grid: Grid, site: str
+) -> None:
+    async with shop(playwright, grid) as (_, page):
+        await log_in(page, site)
+    async with shop(playwright, grid) as (_, page):
+        await log_in(page, site, "eve")
+        await page.evaluate("""() => new Promise((resolve, reject) => {
+            const opening = indexedDB.open('large', 1);
+            opening.onupgradeneeded = () => opening.result.createObjectStore('all');
+            opening.onsuccess = () => {
+              const writing = opening.result.transaction('all', 'readwrite');
+              const content = new Uint8Array(8 << 20);
+              for (let at = 0; at < content.length; at += 65536)
+                crypto.getRandomValues(content.subarray(at, at + 65536));
+              writing.objectStore('all').put(content, 1);
+              writing.oncomplete = resolve;
+              writing.onerror = reject;
+            };
+        })""")
+    record = await is_over(grid)
+    assert record["status"] == "completed"
+    assert record["reason"] == ("client disconnected: its profile was not saved: it is larger than PROFILE_MAX_MIB=4")
+    async with shop(playwright, grid) as (_, page):
+        assert await logged_in(page, site) == ["who=ada", "of ada"]
+
+
+async def test_there_are_only_so_many(playwright: Playwright, grid: Grid) -> None:
+    for number in range(3):
+        async with shop(playwright, grid, f"?profile=p{number}"):
+            pass
+    await is_over(grid)
+    with pytest.raises(Error, match="PROFILES_MAX=3"):
+        async with shop(playwright, grid, "?profile=p3"):
+            pass
+    async with shop(playwright, grid, "?profile=p2"):
+        pass
+
+
+async def test_what_ends_in_order_is_saved_and_nothing_is_left_of_the_grid(
+    playwright: Playwright, profiles: Path, site: str
+) -> None:
+    """The client closes its browser, and then the grid stops while another is connected."""
+    need("chromium")
+    environment = {**ENVIRONMENT, "PROFILES_DIR": str(profiles), "DRAIN_TIMEOUT": "1"}
+    with running_grid("--chromium", "1", environment=environment) as grid:
+        async with shop(playwright, grid, "?profile=closed") as (browser, page):
+            await log_in(page, site)
+            cdp = await browser.new_browser_cdp_session()
+            await cdp.send("Browser.close")
+        assert (await is_over(grid))["reason"] == "client closed the browser"
+        async with shop(playwright, grid, "?profile=drained") as (browser, page):
+            await log_in(page, site, "eve")
+            grid.process.send_signal(signal.SIGTERM)
+            await eventually_async(lambda: not browser.is_connected(), "its session is cut")
+        await eventually_async(lambda: grid.process.poll() is not None, "the grid has ended")
+    found = sorted(str(path.relative_to(profiles)) for path in profiles.rglob("*") if path.is_file())
+    assert found == ["-/closed.tar", "-/drained.tar"]
+    with running_grid("--chromium", "1", environment=environment) as grid:
+        for name, who in (("closed", "ada"), ("drained", "eve")):
+            async with shop(playwright, grid, f"?profile={name}") as (_, page):
+                assert await logged_in(page, site) == [f"who={who}", f"of {who}"]
+
+
+async def test_a_killed_grid_locks_no_profile(playwright: Playwright, profiles: Path, site: str) -> None:
+    need("chromium")
+    environment = {**ENVIRONMENT, "PROFILES_DIR": str(profiles)}
+    with running_grid("--chromium", "1", environment=environment) as grid:
+        async with shop(playwright, grid) as (_, page):
+            await log_in(page, site)
+        await is_over(grid)
+        async with shop(playwright, grid) as (_, page):
+            await log_in(page, site, "eve")
+            grid.kill_everything()
+    assert (profiles / "-" / "shop-login.json").exists()
+    with running_grid("--chromium", "1", environment=environment) as grid:
+        async with shop(playwright, grid) as (_, page):
+            assert await logged_in(page, site) == ["who=ada", "of ada"]
+
+
+async def test_each_token_has_its_own_and_playwright_s_protocol_has_none(
+    playwright: Playwright, profiles: Path, site: str, tmp_path: Path
+) -> None:
+    """With tokens there are profiles, though PROFILES says nothing."""
+    need("chromium")
+    config = tmp_path / "grid.toml"
+    config.write_text("")
+    place = Place(tmp_path / "tokens.json")
+    ada, eve = (create(place, name, Role.CLIENT.value, 0, [])[0] for name in ("ada", "eve"))
+    environment = {**WITHOUT_SPARES, "PWGRID_CONFIG": str(config), "PROFILES_DIR": str(profiles)}
+    with running_grid("--chromium", "1", environment=environment) as grid:
+        async with shop(playwright, grid, token=ada) as (_, page):
+            await log_in(page, site)
+        async with shop(playwright, grid, token=ada) as (_, mine), shop(playwright, grid, token=eve) as (_, other):
+            assert await logged_in(mine, site) == ["who=ada", "of ada"]
+            assert await logged_in(other, site) == ["", ""]
+        await eventually_async(lambda: grid.active() == 0, "both are over")
+        listed = json.loads(grid.command("profile", "list", "--json").stdout)
+        assert [(each["token"], each["name"]) for each in listed] == [("ada", "shop-login"), ("eve", "shop-login")]
+        assert "several tokens have" in grid.command("profile", "export", "shop-login").stderr
+        with pytest.raises(Error, match="connect by connect_over_cdp"):
+            await playwright.chromium.connect(
+                f"ws://127.0.0.1:{grid.port}/?profile=shop-login&isolation=browser",
+                headers={"Authorization": f"Bearer {ada}"},
+            )
+
+
+async def test_without_a_token_there_are_none_unless_they_are_asked_for(playwright: Playwright) -> None:
+    need("chromium")
+    with (
+        running_grid("--chromium", "1", environment=WITHOUT_SPARES) as grid,
+        pytest.raises(Error, match="have its operator set PROFILES=on"),
+    ):
+        async with shop(playwright, grid):
+            pass
