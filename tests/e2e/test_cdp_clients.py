@@ -2,6 +2,7 @@
 docs/cdp.md, and what else each of them needs."""
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -14,6 +15,8 @@ from typing import Any
 
 import pytest
 from playwright.async_api import Error, Playwright
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from tests.conftest import counters_are_exact, need
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
@@ -25,6 +28,7 @@ from tests.support.recipes import SUPPORT, install, lines, recipe, run
 pytestmark = pytest.mark.timeout(600)  # installers are among what runs here
 
 ADDRESS = "127.0.0.1:8080"
+MOST_CLIENTS = 64
 
 
 @pytest.fixture(scope="module")
@@ -339,6 +343,17 @@ async def test_several_clients_of_one_lease_see_the_same_pages(grid: Grid, playw
     await second.close()
     await asyncio.to_thread(give_back, grid, lease)
     await eventually_async(lambda: grid.active() == 0, "its slot is free")
+
+
+async def test_one_session_has_no_more_than_so_many_clients(grid: Grid) -> None:
+    url = json.loads(grid.get("/json/version")[2])["webSocketDebuggerUrl"]
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(MOST_CLIENTS):
+            await stack.enter_async_context(connect(url))
+        with pytest.raises(InvalidStatus) as caught:
+            await stack.enter_async_context(connect(url))
+        assert (caught.value.response.status_code, grid.active()) == (503, 1)
+    await eventually_async(lambda: grid.active() == 0, "all have gone")
 
 
 async def test_with_a_lease_a_client_that_comes_again_at_once_is_served(grid: Grid, playwright: Playwright) -> None:

@@ -215,6 +215,35 @@ async def test_the_worker_may_end_a_session(door: CdpDoor) -> None:
     assert (await door.watched.next_closed()).end == End("grid", Reason(EndReason.ENDED_BY_OPERATOR))
 
 
+async def test_a_client_that_asks_for_nothing_ends_by_time() -> None:
+    async with cdp_door(session_idle_timeout=1.0) as door, cdp_client(f"{door.url}/cdp?keep=60") as client:
+        assert (await asyncio.wait_for(client.ended, BOUND_S))[1].endswith("for SESSION_IDLE_TIMEOUT=1 s")
+        assert (await door.watched.next_closed()).end == End("grid", Reason(EndReason.IDLE_TIMEOUT))
+
+
+async def test_a_session_that_is_kept_ends_when_it_has_lasted_for_its_time() -> None:
+    async with cdp_door(session_max_duration=1.0) as door:
+        async with cdp_client(f"{door.url}/cdp?keep=60") as client:
+            await client.send("Browser.getVersion")
+        assert (await door.next_said())["say"] == "kept"
+        assert (await door.watched.next_closed()).end == End("grid", Reason(EndReason.MAXIMUM_DURATION))
+
+
+async def test_a_client_without_a_sign_of_life_ends_alone_where_its_session_has_others() -> None:
+    async with (
+        cdp_door(session_ping_timeout=1.0) as door,
+        cdp_client(f"{door.url}/cdp") as living,
+        cdp_client(door.path(door.latest)) as silent,
+    ):
+        connected = psutil.Process(door.server.pid).net_connections
+        assert len(connected("tcp")) == 2
+        silent.websocket.transport.pause_reading()
+        await eventually_async(lambda: len(connected("tcp")) == 1, "its connection is closed")
+        silent.websocket.transport.abort()
+        assert await living.evaluate(await living.page(), "6 * 7") == 42
+        assert door.watched.closed.empty()
+
+
 # A session that is kept
 
 
@@ -262,7 +291,55 @@ async def test_a_browser_that_crashes_while_it_is_kept_ends_its_session(door: Cd
     assert (await door.watched.next_closed()).end == End("browser", Reason(EndReason.BROWSER_CRASHED))
 
 
+async def test_a_worker_that_takes_over_hears_of_sessions_that_are_kept(door: CdpDoor) -> None:
+    async with cdp_client(f"{door.url}/cdp") as live:
+        session = door.latest
+        async with cdp_client(f"{door.url}/cdp?keep=60"):
+            kept = door.latest
+        await door.next_said()
+        told = await door.sync()
+        assert {session, kept} <= set(told["sessions"])
+        assert told["kept"].keys() == {kept}
+        assert 0 < told["kept"][kept] <= 60
+        await live.send("Browser.getVersion")
+    async with cdp_client(door.path(kept)) as client:
+        await door.next_said()
+        await client.send("Browser.close")
+
+
+async def test_nothing_is_kept_that_nobody_can_come_back_to() -> None:
+    """Its worker and the master are gone."""
+    async with cdp_door() as door:
+        async with cdp_client(f"{door.url}/cdp?keep=60") as client:
+            pid = await browser_pid(client)
+        assert (await door.next_said())["say"] == "kept"
+        door.server._link.close()
+        await eventually_async(lambda: not psutil.pid_exists(pid), "its browser is gone")
+        await asyncio.wait_for(door.server.exited, BOUND_S)
+
+
 # Messages
+
+
+async def test_what_a_page_is_asked_that_has_just_gone_disturbs_nobody(door: CdpDoor) -> None:
+    """The browser gives some of these answers without the session's id, and others not at all, as on a port."""
+    async with connect(f"{door.url}/cdp") as websocket:
+        client = CdpClient(websocket)
+        receiving = asyncio.create_task(client.receive())
+        first = await client.page()
+        for _ in range(10):
+            target = (await client.send("Target.createTarget", url="about:blank"))["targetId"]
+            session = await client.attach(target)
+            await client.post("Target.closeTarget", targetId=target)
+            for _ in range(20):
+                await client.post("Runtime.evaluate", session, expression="1")
+            await client.event("Target.detachedFromTarget")
+            with pytest.raises(CdpError, match=r"Session with given id not found\."):
+                await client.evaluate(session, "1")
+            assert await client.evaluate(first, "6 * 7") == 42
+        await websocket.close()
+        await receiving
+    assert (await door.watched.next_closed()).end == DISCONNECTED
 
 
 @pytest.mark.parametrize(
@@ -328,7 +405,7 @@ async def test_who_does_not_read_a_flood_ends_and_takes_bounded_memory() -> None
         await client.post("Runtime.evaluate", page, expression=flood)
         closed = await door.watched.next_closed()
         assert closed.end == End("grid", Reason(EndReason.CLIENT_DOES_NOT_READ))
-        assert psutil.Process(door.server.pid).memory_info().rss - before < 150 * MIB
+        assert psutil.Process(door.server.pid).memory_info().rss - before < 300 * MIB
         assert await neighbour.evaluate(await neighbour.page(), "6 * 7") == 42
         client.websocket.transport.abort()
 

@@ -31,12 +31,16 @@ class CdpDoor:
         """The id of the last new session."""
         self.said: asyncio.Queue[Message] = asyncio.Queue()
         """`kept` and `resumed`, in their order."""
+        self.live: asyncio.Queue[Message] = asyncio.Queue()
+        """What a worker that takes over hears."""
         link = self.server._link
         hear = link._on_message
 
         def on_message(message: Message) -> None:
             if message.get("say") in ("kept", "resumed"):
                 self.said.put_nowait(message)
+            if message.get("say") == "live":
+                self.live.put_nowait(message)
             hear(message)
 
         link._on_message = on_message
@@ -44,6 +48,11 @@ class CdpDoor:
     async def next_said(self) -> Message:
         async with asyncio.timeout(BOUND_S):
             return await self.said.get()
+
+    async def sync(self) -> Message:
+        self.server._link.send({"do": "sync"})
+        async with asyncio.timeout(BOUND_S):
+            return await self.live.get()
 
     def path(self, session_id: str) -> str:
         return f"{self.url}/devtools/browser/{session_id}"

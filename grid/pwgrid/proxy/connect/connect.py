@@ -255,14 +255,14 @@ class ConnectingClient(asyncio.Protocol):
         if self._attempt is not None:
             self._attempt.asks_of(self._gateway.roster.workers.get(session.worker_id))
         try:
-            connection_id, served_at = await self._offer_to(session.worker_id, joins)
+            _, served_at = await self._offer_to(session.worker_id, joins)
         except HandoffFailure as failure:
             if session.is_pending and failure.reason == OfferRefusal.NO_SESSION:
                 return False
             if failure.reason == OfferRefusal.NO_SESSION or session.worker_id not in self._gateway.roster.workers:
                 raise not_yours() from None
             raise no_capacity(f"the worker of this session does not take its client now: {failure.reason}") from None
-        self._let_go(session.worker_id, connection_id, served_at)
+        self._let_go(session.worker_id, session.session_id, served_at)
         return True
 
     # All

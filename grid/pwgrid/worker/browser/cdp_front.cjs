@@ -21,12 +21,12 @@ const MIB = 1024 * 1024;
 const MOST_FRAME_BYTES = 256 * MIB; // of a client; above it `ws` ends the connection
 const MOST_BYTES = 99 * MIB; // of one message that the browser takes: at 100 MiB it closes its pipe, and a port as well
 const MOST_READ_BYTES = 16 * MIB; // of a message whose parameters are read here
+const COPIED_BYTES = 64 * 1024; // a message that is shorter is written at once
 const SESSION_ID_CHARACTERS = 32;
 const TAIL = ',"sessionId":"';
 const TAIL_BYTES = TAIL.length + SESSION_ID_CHARACTERS + 2;
 const ATTACHED = '{"method":"Target.attachedToTarget","params":{"sessionId":"';
 const DETACHED = '{"method":"Target.detachedFromTarget","params":{"sessionId":"';
-const UNREADABLE = '{"error":';
 const MOST_ANSWER_BYTES = 500; // of one that names a context
 const ERROR = -32000, NO_SESSION = -32001, INVALID_REQUEST = -32600; // as the browser has them
 const BRACE = 0x7d;
@@ -86,15 +86,14 @@ class CdpFront {
     await this.prepared;
     const { sessionId } = await this.root.send('Target.attachToBrowserTarget');
     this.sessions.set(sessionId, { connection, isRoot: true, parent: null, children: new Set() });
-    if (connection.isOver)
+    if (!this.connections.has(connection))
       return this.detach(sessionId);
     connection.attached(sessionId);
   }
 
-  // Called when this connection is over.
+  // Called when this connection is being closed, and when it is over: it gets nothing more.
   left(connection) {
-    this.connections.delete(connection);
-    if (connection.rootId && !this.isOver)
+    if (this.connections.delete(connection) && connection.rootId && !this.isOver)
       this.detach(connection.rootId).then(() => this.keepDownloads()).catch(() => {}); // the browser has ended
   }
 
@@ -118,7 +117,7 @@ class CdpFront {
   takes(message) {
     const sessionId = sessionIdOf(message);
     if (!sessionId)
-      return isOfNoSession(message) || this.takesUnreadable(message);
+      return isOfNoSession(message) && this.hasNoSession(message);
     const session = this.sessions.get(sessionId);
     if (!session)
       return false;
@@ -135,13 +134,11 @@ class CdpFront {
     return true;
   }
 
-  // What the browser says of a message that it cannot read: it knows neither its number nor its session. Playwright sends none.
-  takesUnreadable(message) {
-    if (!message.toString('latin1', 0, UNREADABLE.length).startsWith(UNREADABLE))
-      return false;
-    const [connection, ...others] = this.connections;
-    if (connection && !others.length) // else nobody knows whose it was
-      connection.send(message);
+  // The browser answers so, without the session's id, a client whose session has just gone, or whose message it cannot read. The number may
+  // also be one of Playwright's own, so it is kept from that. Which of several clients it is for is not known.
+  hasNoSession(message) {
+    if (this.connections.size === 1)
+      this.connections.forEach(each => each.send(message));
     return true;
   }
 
@@ -171,12 +168,15 @@ class CdpFront {
 
   // -------------------------------------------------------------------------------------------------- to the browser
 
-  // Writes a message, given in pieces. While the pipe is full no client is read.
+  // Writes a message, given in pieces (Buffers). While the pipe is full no client is read.
   write(...pieces) {
-    this.pipe.cork();
-    pieces.forEach(each => this.pipe.write(each));
-    const hasRoom = this.pipe.write(END_OF_MESSAGE);
-    this.pipe.uncork();
+    if (pieces[0].length < COPIED_BYTES)
+      pieces = [Buffer.concat([...pieces, END_OF_MESSAGE])];
+    else
+      pieces.push(END_OF_MESSAGE);
+    let hasRoom;
+    for (const each of pieces)
+      hasRoom = this.pipe.write(each);
     if (hasRoom || this.isFull)
       return;
     this.isFull = true;
@@ -240,9 +240,13 @@ class CdpConnection extends Connection {
       this.ws.resume();
   }
 
+  close(...frame) {
+    super.close(...frame);
+    this.front?.left(this); // a browser that is not asked any more says no more
+  }
+
   over() {
-    if (!this.isOver)
-      this.front?.left(this);
+    this.front?.left(this);
     super.over();
   }
 
@@ -283,7 +287,7 @@ class CdpConnection extends Connection {
       return this.answer({ id, sessionId, code: ERROR, message: judged.refusal });
     if (method === 'Target.createBrowserContext')
       this.makesContexts.add(Number(id));
-    this.front.write(JSON.stringify({ id: Number(id), method, params: judged, sessionId: sessionId || this.rootId }));
+    this.front.write(Buffer.from(JSON.stringify({ id: Number(id), method, params: judged, sessionId: sessionId || this.rootId })));
   }
 
   endSession(id, sessionId) {
@@ -318,9 +322,8 @@ function sessionIdOf(message) {
   return tail.startsWith(TAIL) ? tail.slice(TAIL.length, -2) : '';
 }
 
-// The browser answers so, without the session's id, a client whose session has just gone. Its number may also be one of Playwright's own.
 function isOfNoSession(message) {
-  return message.length < 200 && /^\{"id":\d+,"error":\{"code":-32001,/.test(message.latin1Slice());
+  return message.length < 300 && /^\{("id":-?\d+,"error":\{"code":-32001,|"error":)/.test(message.latin1Slice());
 }
 
 function withoutTail(message) {

@@ -47,7 +47,7 @@ const { watchTimeouts } = require('./session_timeouts.cjs');
 const { Unit } = require('./unit.cjs');
 const { WorkMark } = require('./work_mark.cjs');
 
-const MOST_CONNECTIONS = 64; // of one session
+const MOST_CLIENTS = 64; // of one session in CDP: it has one slot, however many they are
 const STOP_GRACE_MS = 5_000; // for the browser to close by itself, unless `stop` says otherwise
 
 let browserType = null;
@@ -185,9 +185,9 @@ function joinSession(offer, socket) {
     socket.on('error', () => {});
     return void answer(socket, '410 Gone', 'this session has ended; connect again without its id');
   }
-  if (session.connections.size >= MOST_CONNECTIONS) {
+  if (session.connections.size >= MOST_CLIENTS) {
     socket.on('error', () => {});
-    return void answer(socket, '503 Service Unavailable', `this session has ${MOST_CONNECTIONS} clients, and takes no more at once`);
+    return void answer(socket, '503 Service Unavailable', `this session has ${MOST_CLIENTS} clients already: let some of them go`);
   }
   session.keepS = offer.keepS; // what the last one says counts
   admit(new CdpConnection(session, socket), offer);

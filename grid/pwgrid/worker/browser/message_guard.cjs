@@ -56,7 +56,10 @@ function judgeNavigation(url, client) {
 // The same for a command over CDP; null if it may pass. Whether it ends the session is no matter here.
 function judgeCommand(method, params, client) {
   const verdict = cdp(method, params, client);
-  return verdict && verdict !== ENDS_THE_SESSION ? refusal(method, verdict) : null;
+  if (!verdict || verdict === ENDS_THE_SESSION)
+    return null;
+  const [why, allowedBy] = verdict;
+  return refusal(method, [why.replace(`${method} `, 'it '), allowedBy]);
 }
 
 function refusal(what, [why, allowedBy]) {
