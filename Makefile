@@ -33,6 +33,7 @@ link: set-up  ## puts a link to the command into ~/.local/bin or ~/bin, or where
 
 test: set-up-dev  ## sets everything up, then runs the tests (make test ARGS="tests/unit")
 	@$(BIN)/pwgrid setup --chromium 1
+	@$(BIN)/pwgrid setup --chromium 1 --headed --prefer system || echo "pwgrid: what needs windows is skipped"
 	@$(BIN)/pwgrid setup --chromium 0 --firefox 1 --video || echo "pwgrid: what needs it is skipped, and the last lines say so"
 	@$(BIN)/python tools/promtool.py
 	@$(BIN)/python tools/reverse_proxies.py

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from statistics import fmean, median
+from typing import Any
 
 import psutil
 from playwright.async_api import Browser, Playwright, async_playwright
@@ -29,7 +30,7 @@ def run(options: Options) -> list[Row]:
         rows = asyncio.run(_first_pages(shared, own, options))
     with grid_of(environment=isolated) as own:
         rows += asyncio.run(_rates(own, options))
-    return [*rows, asyncio.run(_memory(environment))]
+    return [*rows, *asyncio.run(_memory(environment))]
 
 
 async def _first_pages(shared: Grid, own: Grid, options: Options) -> list[Row]:
@@ -110,8 +111,9 @@ async def _rates(grid: Grid, options: Options) -> list[Row]:
     ]
 
 
-async def _memory(environment: dict[str, str]) -> Row:
-    """Of so many browsers with a page each; the grid has one more, which is warm."""
+async def _memory(environment: dict[str, str]) -> list[Row]:
+    """Of so many browsers with a page each; the grid has one more, which is warm. And of as many workers with a process
+    each, without those that stand by."""
     async with async_playwright() as playwright:
         with grid_of(environment={**environment, "ISOLATION": "browser", "WARM_BROWSERS": "1"}) as grid:
             browsers = [await playwright.chromium.connect(grid.endpoint) for _ in range(TOGETHER)]
@@ -131,13 +133,46 @@ async def _memory(environment: dict[str, str]) -> Row:
             theirs = sum(_pss_mib(server.process.pid) for server in servers)
             for browser in browsers:
                 await browser.close()
-    return Row(
-        f"{TOGETHER} browsers of one session each, with a page, with Node, PSS",
-        f"{mine:.0f} MiB",
-        f"{theirs:.0f} MiB {TOGETHER} launchServer()s",
-        f"{mine / theirs:.3f} ×",
-        *at_most(mine / theirs, 0.65, " ×"),
-    )
+        processes, whole = await _memory_of_processes(playwright)
+    direct = f"{theirs:.0f} MiB {TOGETHER} launchServer()s"
+    return [
+        Row(
+            f"{TOGETHER} browsers of one session each, with a page, with Node, PSS",
+            f"{mine:.0f} MiB",
+            direct,
+            f"{mine / theirs:.3f} ×",
+            *at_most(mine / theirs, 0.65, " ×"),
+        ),
+        Row(
+            f"{TOGETHER} sessions of isolation process, with a page, Node and browser, PSS",
+            f"{processes:.0f} MiB",
+            direct,
+            f"{processes / theirs:.3f} ×",
+        ),
+        Row("the same, their workers (Python) included", f"{whole:.0f} MiB", direct, f"{whole / theirs:.3f} ×"),
+    ]
+
+
+async def _memory_of_processes(playwright: Playwright) -> tuple[float, float]:
+    """Of as many sessions of isolation `process`: Node and browsers, and the same with their workers."""
+    with grid_of(TOGETHER, environment={"ISOLATION": "process"}) as grid:
+        browsers = [await playwright.chromium.connect(grid.endpoint) for _ in range(TOGETHER)]
+        for browser in browsers:
+            await _load(browser)
+        workers: list[dict[str, Any]] = []
+
+        def are_told() -> bool:
+            workers[:] = [worker for worker in grid.ask("status")["workers"] if worker["active"]]
+            return len(workers) == TOGETHER
+
+        await eventually_async(are_told, "all workers have said that they have a session")
+        found = (
+            sum(_pss_mib(worker["nodePid"]) for worker in workers),
+            sum(_pss_mib(worker["pid"]) for worker in workers),
+        )
+        for browser in browsers:
+            await browser.close()
+        return found
 
 
 def _pss_mib(root: int) -> float:

@@ -22,8 +22,9 @@ Samples = dict[str, list[float]]
 """By side: sessions per second of each round, or milliseconds of each first page."""
 
 SIDES = ("direct", "grid", "grid with CONFINE=off")
-LIMITS = {"grid": 0.94, "grid with CONFINE=off": 0.97}
-"""The kernel's own checks of what Chromium opens cost 2 to 4 % of a session, and no session has them without a grid."""
+LEAST = 0.94
+"""The kernel's own checks of what Chromium opens cost 2 to 4 % of a session, and no session has them without a grid.
+The grid with CONFINE=off has no target: it tells what of the difference they are."""
 
 
 def run(options: Options) -> list[Row]:
@@ -73,17 +74,17 @@ def _in_turn(number: int) -> tuple[str, ...]:
 def _rows(rates: Samples, first: Samples, ratios: Samples) -> list[Row]:
     slower = median(first["grid"]) / median(first["direct"])
     rows = []
-    for side, limit in LIMITS.items():
-        rate = fmean(ratios[side])
+    for side, found in ratios.items():
+        rate = fmean(found)
         rows += [
             Row(
                 f"sessions per second, {AT_ONCE} at once, {side}",
                 f"{median(rates[side]):.2f}/s",
                 f"{median(rates['direct']):.2f}/s direct",
                 f"{rate:.3f} ×",
-                *at_least(rate, limit, " ×"),
+                *(at_least(rate, LEAST, " ×") if side == "grid" else ()),
             ),
-            Row("the same, slowest and fastest set", "", "", f"{min(ratios[side]):.3f} to {max(ratios[side]):.3f} ×"),
+            Row("the same, slowest and fastest set", "", "", f"{min(found):.3f} to {max(found):.3f} ×"),
         ]
     return [
         *rows,

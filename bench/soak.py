@@ -20,13 +20,17 @@ from functools import partial
 from bench.harness import memory_kib, progress, side_by_side, table
 from bench.servers import driver, grid_of, settled
 from bench.soak_clients import CDP, RAW, REAL, Behaviour, Failed, World, works
-from tests.support.census import Census, at_rest, differences, once_equal, watched
+from tests.support.census import Census, at_rest, differences, once_equal, use_every_slot, watched
 from tests.support.grid import NEVER, Grid
+from tests.support.raw import session
 
 PING_TIMEOUT_S = 3.0
 SLOTS = 5
 RAW_LANES, REAL_LANES = 6, 2
 CELL = 70
+REST_S = 300.0
+LOOKS, BETWEEN_S = 10, 1.0
+"""A pool is at rest if it looks so as often, so many seconds apart."""
 
 
 @dataclass(slots=True)
@@ -76,6 +80,7 @@ def soak(
         settled(grid)
         start, start_memory = at_rest(grid), memory(grid)
         _run_lanes(world, minutes, seed, tally, CDP if cdp else RAW)
+        _come_to_rest(grid, workers, lifetime)
         end, end_memory = once_equal(grid, start), memory(grid)
         ended = sessions_by_end(grid)
     leaks = differences(start, end)
@@ -120,6 +125,30 @@ def _run_lanes(world: World, minutes: float, seed: int, tally: EventCounts, raw:
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(left, 15))
             progress(f"  {left / 60:.1f} min left, {tally.done.total()} clients, {tally.failures.total()} failures")
+
+
+def _come_to_rest(grid: Grid, workers: int, lifetime: str) -> None:
+    """Returns once the pool has its workers again, without spares, and each has opened what it opens once. A spare
+    stands by while a worker is nearly used up, so workers in the second half of their lifetimes are used up first; and
+    for half a minute after the last session."""
+    deadline = time.monotonic() + REST_S
+    while time.monotonic() < deadline:
+        if any(worker["lifetime"] > int(lifetime) // 2 for worker in grid.status()["workers"]):
+            with contextlib.ExitStack() as held:
+                for _ in range(SLOTS * workers):  # not in those of spares
+                    held.enter_context(session(grid.port))
+            settled(grid)
+        elif _is_at_rest(grid, workers):
+            use_every_slot(grid)
+            if all(_is_at_rest(grid, workers) for _ in range(LOOKS)):
+                return
+        time.sleep(BETWEEN_S)
+    progress("  the pool does not come to rest")
+
+
+def _is_at_rest(grid: Grid, workers: int) -> bool:
+    time.sleep(BETWEEN_S)
+    return [worker["status"] for worker in grid.status()["workers"]] == ["available"] * workers
 
 
 def memory(grid: Grid) -> Census:

@@ -15,7 +15,8 @@ from playwright.async_api import Playwright, async_playwright
 
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
-from tests.support.browsers import fit_browser
+from pwgrid.installed.headed import find_headed, find_xvfb
+from tests.support.browsers import fit_browser, settings_of_host
 from tests.support.grid import RUNNING, Grid, eventually, running_grid
 from tests.support.redis import own_redis
 
@@ -37,6 +38,16 @@ def need(browser_type: BrowserType) -> None:
         fit_browser(browser_type)
     except BrowserMissing as missing:
         pytest.skip(f"{browser_type}: {missing.what}")
+
+
+def need_headed(browser_type: BrowserType) -> None:
+    """Skips, with the reason, where this host has no such browser that can have a display, or makes no displays."""
+    need(browser_type)
+    try:
+        find_xvfb()
+        find_headed(settings_of_host().short_form(browser_type), settings_of_host())
+    except BrowserMissing as missing:
+        pytest.skip(missing.what)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,8 +1,10 @@
 """Real Firefox, Playwright's own or a stock one, behind the same endpoint as Chromium."""
 
+import json
 import os
 import signal
 
+import psutil
 import pytest
 from playwright.async_api import Error, Playwright
 
@@ -78,4 +80,35 @@ async def test_a_pool_may_be_scaled_up_from_nothing_and_down_again(playwright: P
         )
         refused = grid.command("scale", "webkit=1")
         assert (refused.returncode, "webkit" in refused.stderr.lower()) == (1, True)
+        counters_are_exact(grid)
+
+
+async def test_each_session_of_a_pool_may_have_a_firefox_of_its_own(playwright: Playwright) -> None:
+    need("firefox")
+    environment = {"ISOLATION": "browser", "WARM_BROWSERS": "1"}
+    with running_grid("--chromium", "0", "--firefox", "1", environment=environment) as grid:
+        (worker,) = grid.status()["workers"]
+        node = psutil.Process(worker["nodePid"])
+
+        def firefoxes() -> list[psutil.Process]:
+            return [each for each in node.children() if each.status() != psutil.STATUS_ZOMBIE]
+
+        preferences = {"firefoxUserPrefs": {"general.useragent.override": "of the client"}}
+        options = {"x-playwright-launch-options": json.dumps(preferences)}
+        one = await playwright.firefox.connect(grid.endpoint)
+        other = await playwright.firefox.connect(grid.endpoint, headers=options)
+        agents = []
+        for browser in (one, other):
+            page = await browser.new_page()
+            await page.goto("data:text/html,<title>hello</title>")
+            assert await page.title() == "hello"
+            agents.append(await page.evaluate("navigator.userAgent"))
+        assert "Firefox" in agents[0]
+        assert agents[1] == "of the client"
+        assert len(firefoxes()) >= 2
+        await one.close()
+        await other.close()
+        await eventually_async(lambda: len(firefoxes()) == 1, "those of the sessions are gone, one is warm")
+        own = grid.runtime / "w" / worker["id"] / "own"
+        await eventually_async(lambda: len(list(own.iterdir())) == 1, "their files are gone")
         counters_are_exact(grid)

@@ -22,7 +22,7 @@ from tests.support.grid import Grid, eventually, eventually_async, running_grid
 from tests.support.recipes import recipe
 
 IN_ITS_OWN_NETWORK = ("unshare", "--net", *(() if os.geteuid() == 0 else ("--map-root-user",)))
-SESSIONS = 4
+SESSIONS = 20
 
 
 def browsers(grid: Grid) -> list[psutil.Process]:
@@ -93,6 +93,42 @@ async def test_a_browser_that_does_not_start_with_a_client_s_options_is_its_answ
         assert len(browsers(grid)) <= 2
 
 
+async def test_a_client_says_how_long_its_launch_may_take(playwright: Playwright, grid: Grid) -> None:
+    headers = {"x-playwright-launch-options": json.dumps({"slowMo": 1, "timeout": 1})}
+    with pytest.raises(Error, match=r"400(.|\n)*did not start in time"):
+        await playwright.chromium.connect(grid.endpoint, headers=headers)
+    headers = {"x-playwright-launch-options": json.dumps({"slowMo": 1, "timeout": 10**9})}
+    browser = await playwright.chromium.connect(grid.endpoint, headers=headers)
+    await browser.close()
+
+
+async def test_none_is_made_warm_while_the_host_is_short_of_memory(tmp_path: Path) -> None:
+    need("chromium")
+    configuration = tmp_path / "grid.toml"
+    configuration.write_text("")
+
+    def reload(floor_mib: int, *, is_closed: bool) -> None:
+        configuration.write_text(f"[memory]\nmin_host_available_mib = {floor_mib}\n")
+        assert grid.command("reload").returncode == 0
+        eventually(lambda: bool(grid.status()["host"]["guard"]) is is_closed, "the guard follows")
+
+    with running_grid("--config", str(configuration), "--chromium", "1", environment={"ISOLATION": "browser"}) as grid:
+        await eventually_async(lambda: len(browsers(grid)) == 2, "two are warm")
+        reload(10_000_000, is_closed=True)
+
+        def is_none_left() -> bool:
+            for browser in browsers(grid):  # also one that began before the worker heard of the guard
+                browser.kill()
+            return not browsers(grid)
+
+        await eventually_async(is_none_left, "none is warm")
+        with psutil.Popen(["true"]) as now:  # its clock is not that of time.time(), which may be a second apart
+            opened_at = now.create_time()
+        reload(0, is_closed=False)
+        await eventually_async(lambda: len(browsers(grid)) == 2, "two are warm again")
+        assert all(each.create_time() >= opened_at for each in browsers(grid))
+
+
 async def test_a_process_of_one_s_own_ends_with_its_session(playwright: Playwright, tmp_path: Path) -> None:
     need("chromium")
     (tmp_path / "grid.toml").write_text(
@@ -137,7 +173,7 @@ async def test_pages_reach_the_network_of_their_client_alone_and_no_port_is_left
             assert len(ports) == SESSIONS
             os.killpg(client.pid, signal.SIGKILL)  # it vanishes without a word
             await client.wait()
-        eventually(lambda: grid.active() == 0, "its sessions are over")
+            await asyncio.to_thread(eventually, lambda: grid.active() == 0, "its sessions are over")
         await eventually_async(
             lambda: not [each for each in node.net_connections("tcp") if each.status == psutil.CONN_LISTEN],
             "no port is left",

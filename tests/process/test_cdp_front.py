@@ -405,7 +405,8 @@ async def test_who_does_not_read_a_flood_ends_and_takes_bounded_memory() -> None
         await client.post("Runtime.evaluate", page, expression=flood)
         closed = await door.watched.next_closed()
         assert closed.end == End("grid", Reason(EndReason.CLIENT_DOES_NOT_READ))
-        assert psutil.Process(door.server.pid).memory_info().rss - before < 300 * MIB
+        # Some gigabytes have been said by now. What Node has not collected yet is some hundred MiB on a slow machine.
+        assert psutil.Process(door.server.pid).memory_info().rss - before < 512 * MIB
         assert await neighbour.evaluate(await neighbour.page(), "6 * 7") == 42
         client.websocket.transport.abort()
 

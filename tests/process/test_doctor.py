@@ -26,6 +26,7 @@ NAMES = {
     "driver",
     "chromium",
     "video",
+    "headed",
     "sandbox",
     "confinement",
     "memory",

@@ -15,7 +15,9 @@ from playwright.async_api import CDPSession, Page, Playwright, async_playwright
 
 from pwgrid.common.types import BrowserType
 from pwgrid.worker.browser.launch import LAUNCHER
+from pwgrid.worker.holders import OwnBrowser
 from tests.conftest import need
+from tests.support.browsers import fit_browser
 from tests.support.stand_in_proxy import BOUND_S, browser_server
 
 COLOURS = ("rgb(200, 0, 0)", "rgb(0, 160, 0)", "rgb(0, 0, 220)")
@@ -165,6 +167,31 @@ async def test_a_viewer_sees_the_page_as_it_is_and_as_it_becomes(tmp_path: Path)
             [COLOURS[:2], COLOURS[2]],
         )
         await frame_of_colour(looking, decoder, COLOURS[2])
+
+
+async def test_a_session_with_a_browser_of_its_own_is_shown_and_not_its_neighbour(tmp_path: Path) -> None:
+    need("chromium")
+    path = tmp_path / "live.sock"
+    async with (
+        browser_server("chromium", live_view=path) as watched,
+        async_playwright() as playwright,
+        await playwright.chromium.launch(executable_path=fit_browser("chromium").executable) as decoding,
+    ):
+        decoder = await decoding.new_page()
+        shared = await playwright.chromium.connect(watched.endpoint)
+        watched.own = OwnBrowser(time.monotonic() + BOUND_S)
+        own = await playwright.chromium.connect(watched.endpoint)
+        pages = [await each.new_page() for each in (shared, own)]
+        for page, colour in zip(pages, COLOURS[:2], strict=True):
+            await page.set_content(coloured(colour))
+        async with viewer(path) as of_shared, viewer(path, watched.latest) as of_own:
+            await frame_of_colour(of_shared, decoder, COLOURS[0])
+            await frame_of_colour(of_own, decoder, COLOURS[1])
+            await pages[1].set_content(coloured(COLOURS[2]))
+            await frame_of_colour(of_own, decoder, COLOURS[2])
+            await own.close()
+            assert await of_own.ended()
+        await shared.close()
 
 
 async def test_a_viewer_gets_a_frame_when_it_asks_the_newest_one_and_five_a_second_at_most(tmp_path: Path) -> None:

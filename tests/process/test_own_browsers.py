@@ -162,3 +162,30 @@ async def test_without_a_shared_browser_every_session_has_its_own() -> None:
         watched.server.keep_none_warm()
         await eventually_async(lambda: not browsers(watched), "none is warm")
         assert not watched.gone.done()
+
+
+async def test_the_canary_ends_a_warm_browser_that_opens_no_page_and_tries_the_next() -> None:
+    async with browser_server(isolation=Isolation.BROWSER, warm_browsers=2) as watched:
+        await eventually_async(lambda: len(browsers(watched)) == 2, "two are warm")
+        frozen = watched.server.ready.browser_pid
+        os.kill(frozen, signal.SIGSTOP)
+        assert not (await watched.server.canary(1)).ok
+        assert (await watched.server.canary(BOUND_S)).ok
+        await eventually_async(
+            lambda: frozen not in browsers(watched) and len(browsers(watched)) == 2, "another one is in its place"
+        )
+        assert not watched.gone.done()
+
+
+async def test_while_the_host_is_short_of_memory_none_is_made_warm() -> None:
+    async with browser_server(isolation=Isolation.BROWSER, warm_browsers=2, max_concurrent_sessions=SLOTS) as watched:
+        await eventually_async(lambda: len(browsers(watched)) == 2, "two are warm")
+        watched.server.hold_warm(True)
+        watched.own = own()
+        async with contextlib.AsyncExitStack() as held:
+            for _ in range(3):
+                client = await held.enter_async_context(protocol_client(watched.endpoint))
+                assert await evaluate(client, await client.new_page(), "6 * 7") == {"n": 42}
+            assert len(browsers(watched)) == 3, "two were warm, one was started for its session"
+            watched.server.hold_warm(False)
+            await eventually_async(lambda: len(browsers(watched)) == 5, "two are warm again")

@@ -177,8 +177,8 @@ def test_a_private_grid_gets_one_where_the_environment_names_that_of_an_applicat
     variables = {"REDIS_URL": "redis://app", "REDIS_PORT": "tcp://10.0.0.1:6379"}  # the port is as Kubernetes gives it
     world.host = replace(world.host, environ={**world.host.environ, **variables})
 
-    def on_that_host(_wanted: object, settings: Settings, _say: object, *, video: bool) -> None:
-        world.setup([], settings, video=video)
+    def on_that_host(_wanted: object, settings: Settings, _say: object, *, video: bool, headed: bool) -> None:
+        world.setup([], settings, video=video, headed=headed)
 
     monkeypatch.setattr(setup_browsers, "setup", on_that_host)
     done = CliRunner(env=variables).invoke(main, ["setup"])

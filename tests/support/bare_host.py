@@ -71,10 +71,11 @@ class BareHost:
         self.command("node", f'[ "$*" = --version ] && exit\n{script}')
 
     def setup(
-        self, types: list[BrowserType], settings: Settings = SETTINGS, *, video: bool = False
+        self, types: list[BrowserType], settings: Settings = SETTINGS, *, video: bool = False, headed: bool = False
     ) -> list[FoundBrowser]:
         """`pwgrid setup` on this host."""
-        return setup([settings.short_form(each) for each in types], settings, self.host, self.places, video=video)
+        pools = [settings.short_form(each) for each in types]
+        return setup(pools, settings, self.host, self.places, video=video, headed=headed)
 
     def calls(self) -> list[str]:
         """The commands that were run, but for the question whether Node runs."""

@@ -27,10 +27,12 @@ def _loopback_up() -> None:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(65536):
-        writer.write(data)
-        await writer.drain()
-    writer.close()
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    finally:  # a client that is killed with something unread resets its connection
+        writer.close()
 
 
 async def relay_to_unix(path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

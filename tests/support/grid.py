@@ -25,6 +25,7 @@ from pwgrid.cli.ask_grid import ask
 from pwgrid.cli.status import status_text
 from pwgrid.common.errors import GridError
 from pwgrid.registry.embedded_redis import url_of
+from pwgrid.runtime.display_sockets import remove_sockets
 from pwgrid.runtime.find_grids import RunningGrid
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -230,6 +231,8 @@ class Grid:
                     os.kill(pid, signal.SIGKILL)
         if not self.log.closed:
             self.log.close()
+        for displays in self.temporary.glob("pwgrid-*/*/w/*/displays"):
+            remove_sockets(displays)
         if "ready" in self.__dict__:
             shutil.rmtree(self.temporary, ignore_errors=True)
 

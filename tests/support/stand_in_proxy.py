@@ -116,7 +116,7 @@ def private_directory() -> Iterator[Path]:
         assert processes_of(directory) == []
         # The worker removes all of it; a browser that was just being started for nobody yet may have left its socket.
         left = {path.name for path in directory.iterdir() if not path.match("own-*.s")}
-        assert left <= {"browser.sock", "files", "node", "own", "sessions", "tmp"}
+        assert left <= {"browser.sock", "displays", "files", "node", "own", "sessions", "tmp"}
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

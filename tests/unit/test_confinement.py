@@ -165,6 +165,20 @@ def test_a_browser_may_open_the_sockets_that_it_needs(
     assert ("/home/me/.Xauthority" in words) is not headless
 
 
+@pytest.mark.parametrize(("browser", "may"), [(CHROMIUM, ["unix"]), (FIREFOX, ["ports", "unix"])])
+def test_a_browser_with_a_display_of_its_session_reaches_that_alone(
+    browser: FoundBrowser, may: list[str], tmp_path: Path
+) -> None:
+    variables = {"HOME": "/home/me", "DISPLAY": ":1234", "XAUTHORITY": str(tmp_path / "displays/1234/auth")}
+    made = Confinement(Settings(), browser, (), variables, Directories(tmp_path), has_own_display=True)
+    words = made.before_browser()
+    assert [each.removeprefix("--may-") for each in words if each.startswith("--may-")] == may
+    of_displays = [each for each in words if "X11-unix" in each or "Xauthority" in each or "displays" in each]
+    assert sorted(of_displays) == sorted([variables["XAUTHORITY"], "/tmp/.X11-unix/X1234"])
+    headless = Confinement(Settings(), browser, (), {**variables, "XAUTHORITY": ""}, Directories(tmp_path))
+    assert "/tmp/.X11-unix/X1234" not in headless.before_browser()
+
+
 @pytest.mark.parametrize(
     ("browser", "sandbox", "user", "writes"),
     [(SHELL, False, 1, False), (SHELL, True, 1, True), (SHELL, True, 0, False), (FIREFOX, False, 1, True)],

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 from typing import Any
 
 import pytest
@@ -57,7 +58,16 @@ def test_what_differs_is_heeded_without_what_the_pool_has_anyway() -> None:
     )
 
 
-def test_a_browser_without_a_display_may_be_had_from_a_pool_with_one() -> None:
+@pytest.mark.parametrize(("timeout", "seconds"), [(1500, 1.5), (0, math.inf), (None, math.inf), ("1", math.inf)])
+def test_how_long_a_client_allows_for_a_launch_counts_where_one_is_launched_for_it(
+    timeout: object, seconds: float
+) -> None:
+    assert outcome({"timeout": timeout, "slowMo": 50}).timeout_s == seconds
+    assert outcome({"timeout": timeout}) == NOTHING
+
+
+def test_a_browser_with_or_without_a_display_may_be_had_from_any_pool() -> None:
+    assert outcome({"headless": False}).heeded == {"headless": False}
     with_display = pool(headless=False)
     assert outcome({"headless": True}, with_display).heeded == {"headless": True}
     assert outcome({"headless": False}, with_display) == NOTHING
@@ -92,7 +102,6 @@ def test_what_nobody_knows_is_ignored_and_named() -> None:
         ({"env": {"A": "s3cret"}}, "env: variables are the pool's own: leave it out, or have the grid's operator set"),
         ({"downloadsPath": "/s3cret"}, "downloadsPath: it would be a directory of the grid's host: leave it out"),
         ({"userDataDir": "/s3cret"}, "userDataDir: it would be a directory of the grid's host: leave it out"),
-        ({"headless": False}, "headless: browsers of pool appa have no display, and the grid offers none yet: leave"),
         ({"headless": "s3cret"}, "headless: it must be true or false"),
         ({"channel": "chrome"}, "channel: chrome: pool appa has no channel: leave it out, ask for a pool that has it"),
         ({"channel": 7}, "channel: it must be a text"),

@@ -141,14 +141,22 @@ def test_of_several_pools_with_processes_those_come_first_that_the_token_may_use
     assert pool_with(pools, "mine", Isolation.PROCESS, anybody, is_named=False) == "mine"
 
 
+def test_a_worker_has_as_long_as_the_client_allows_for_a_launch_and_not_longer_than_the_grid() -> None:
+    launched = OwnBrowser({"slowMo": 50}, timeout_s=2.0)
+    assert launched.for_worker(100.0, 130.0)["until"] == 102.0
+    assert launched.for_worker(100.0, 101.0)["until"] == 101.0
+    assert OwnBrowser(timeout_s=2.0).for_worker(100.0, 130.0)["until"] == 130.0, "a warm one is not launched for it"
+
+
 def test_the_worker_s_pool_is_what_options_are_held_against() -> None:
     headed = {**POOLS, "own": view("own", "browser"), "chromium": view("chromium")}
     headed["own"].options["headless"] = False  # type: ignore[index]
     policy = Policy("chromium", headed, frozenset(), pools_of_workers=WORKERS)
     asks = ("x-playwright-launch-options", '{"headless": false}')
     assert decided("/playwright/chromium/b0.s", asks, policy=policy).own == NO_OPTIONS
-    with pytest.raises(Refusal, match="headless"):
-        decided("/playwright/chromium/c0.s", asks, policy=policy)
+    other = decided("/playwright/chromium/c0.s", asks, policy=policy).own
+    assert other is not None
+    assert other.options == {"headless": False}
 
 
 def test_a_client_with_a_lease_asks_for_what_its_lease_may_not_say() -> None:

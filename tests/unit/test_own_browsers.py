@@ -16,15 +16,15 @@ HEAD = """
     let started = 0; // launches that have begun
     const launches = []; // { options, done(), fail() } of those under way
     const ended = [], tried = [], told = [];
-    let firstTried;
+    let firstTried, opensPage = () => {};
     const isTried = new Promise(resolve => { firstTried = resolve; });
     const sourceOf = ({ warm, most }) => new OwnBrowsers({
         launch: options => new Promise((resolve, reject) => {
             const unit = { number: ++started, hasEnded: false, end: () => { ended.push(unit.number); } };
             launches.push({ options, done: () => resolve(unit), fail: () => reject(new Error('no browser')) });
         }),
-        warmUp: async unit => { tried.push(unit.number); firstTried(); },
-        quietMs: 1, refillMs: 0,
+        warmUp: async unit => { tried.push(unit.number); firstTried(); return opensPage(); },
+        quietMs: 1, refillMs: 0, retryMs: 1,
         warm, most, onCannotLaunch: error => told.push(error.message),
     });
     const settled = () => new Promise(resolve => setTimeout(resolve, 3)); // longer than any timer of the source
@@ -181,6 +181,53 @@ def test_starts_that_fail_again_and_again_end_the_source_unless_one_is_in_use() 
     """)
     assert failures == [0, 1]
     assert failures_with_one_in_use == [0, 0]
+
+
+def test_browsers_that_open_no_page_are_replaced_ever_more_slowly_and_end_the_source_as_starts_that_fail_do() -> None:
+    told, waits, ended, started = run("""
+        opensPage = () => { throw new Error('no page'); };
+        console.error = () => {};
+        const source = sourceOf({ warm: 1, most: 5 });
+        const waits = [];
+        const { setTimeout } = global;
+        global.setTimeout = (callback, ms) => {
+            if (callback.toString().includes('retry'))
+                waits.push(ms);
+            return setTimeout(callback, ms);
+        };
+        source.fill();
+        while (!told.length) {
+            await settled();
+            launches.splice(0).forEach(each => each.done());
+        }
+        source.close();
+        return [told, waits, ended, started];
+    """)
+    assert told == ["no page"]
+    assert waits == [1, 2]
+    assert ended == [1, 2, 3]
+    assert started == 3
+
+
+def test_while_the_host_is_short_of_memory_only_sessions_have_browsers_started() -> None:
+    held, served, after = run("""
+        const source = sourceOf({ warm: 2, most: 5 });
+        source.hold(true);
+        source.fill();
+        const held = started;
+        const served = source.acquire('a', {}).then(() => source.take('a').number);
+        await settled();
+        await launchAll();
+        await settled();
+        const number = await served;
+        const after = started;
+        source.hold(false);
+        await launchAll();
+        return [[held, after], number, source.warm.length];
+    """)
+    assert held == [0, 1]
+    assert served == 1
+    assert after == 2
 
 
 def test_where_none_is_always_warm_one_stays_so_after_the_first_was_asked_for() -> None:

@@ -20,7 +20,7 @@ from pwgrid.tokens.tokens import Role, make
 from pwgrid.worker import sessions as module
 from pwgrid.worker.admission import Admission
 from pwgrid.worker.handoff_server import HandoffServer
-from pwgrid.worker.holders import End, Lease, LiveSession, OfferedClient, SessionClosed
+from pwgrid.worker.holders import End, Lease, LiveSession, OfferedClient, OwnBrowser, SessionClosed
 from pwgrid.worker.leases import digest_of
 from pwgrid.worker.slots import Slots
 
@@ -123,6 +123,13 @@ class Worker:
         taken.set_result(None)
         return taken
 
+    async def acquire(self, session_id: str, *_: object) -> None:
+        self.done.append(f"acquire {session_id}")
+        await asyncio.Event().wait()
+
+    def give_back(self, session_id: str) -> None:
+        self.done.append(f"give back {session_id}")
+
     exited: asyncio.Future[None]
 
     @contextlib.contextmanager
@@ -195,6 +202,24 @@ async def test_not_more_than_some_wait_for_their_record(worker: Worker) -> None:
     assert worker.done == []
     await worker.serve(served[-1])
     assert [each for each in worker.done if each.startswith("start")] == [f"start {each}" for each in served]
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_a_client_that_waits_for_its_own_browser_is_answered_when_its_worker_cuts_its_sessions(
+    worker: Worker, has_begun: bool
+) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        session = LiveSession("a", "c:1", own=OwnBrowser(math.inf))
+        worker.slots.admit(session)
+        worker.sessions.serve(OfferedClient(session, math.inf, {}, "", "", ours, worker.answered))
+        if has_begun:
+            await asyncio.sleep(0)
+        async with asyncio.timeout(BOUND_S):
+            await worker.sessions.cut(Reason(EndReason.WORKER_STOPPED), None)
+    # What it first hears is that it waits.
+    assert worker.done == ["answer a", *(["acquire a"] * has_begun), "give back a", "answer a"]
+    assert worker.slots.taken == 0
 
 
 async def test_the_sessions_of_a_token_end_and_none_that_is_on_its_way_begins(worker: Worker) -> None:

@@ -14,7 +14,8 @@ from pwgrid.setup.packages import Host, Steps
 
 @click.command(cls=Configured, shown=("chromium_workers", "firefox_workers", "webkit_workers", "prefer"))
 @click.option("--video", is_flag=True, help="Install ffmpeg as well, which sessions with recordVideo need.")
-def setup(config_file: Path | None, video: bool, **flags: Any) -> None:
+@click.option("--headed", is_flag=True, help="Install Xvfb and full browsers as well, which windows need.")
+def setup(config_file: Path | None, video: bool, headed: bool, **flags: Any) -> None:
     """Finds or installs the browser of each pool that wants a worker, and launches it once.
 
     Prints each step. Without root, the steps that need it are put into one command for you to run.
@@ -25,7 +26,8 @@ def setup(config_file: Path | None, video: bool, **flags: Any) -> None:
 
     settings = load(config_file, without_application_redis(), flags).settings  # `pwgrid run` uses none of those
     with display() as shown:
-        setup_browsers(settings.pools_with_workers(), settings, Host(steps(shown)), video=video)
+        host = Host(steps(shown))
+        setup_browsers(settings.pools_with_workers(), settings, host, video=video, headed=headed)
 
 
 class LiveSteps(Steps):

@@ -16,6 +16,7 @@ from pwgrid.master.policy.memory_limits import (
     MEMORY_LIMIT,
     HostGuard,
     expires_at,
+    oldest_kept,
     over_hard,
     recycle_reason,
     renewed_after,
@@ -173,13 +174,11 @@ class MemoryMeter:
 
     def _end_oldest_kept(self) -> None:
         """Ends one session that nobody uses: the memory that it frees may be enough."""
-        with_kept = [worker for worker in self._workers.by_id.values() if worker.oldest_kept is not None]
-        if with_kept:
-            min(with_kept, key=_kept_since).end_oldest_kept("the host is short of memory")
-
-
-def _kept_since(worker: Worker) -> float:
-    return worker.oldest_kept.since if worker.oldest_kept is not None else math.inf
+        workers = self._workers.by_id
+        since = {each: worker.oldest_kept.since for each, worker in workers.items() if worker.oldest_kept is not None}
+        worker_id = oldest_kept(since)
+        if worker_id is not None:
+            workers[worker_id].end_oldest_kept("the host is short of memory")
 
 
 def _processes(worker: Worker, table: Table) -> Iterator[psutil.Process]:

@@ -19,6 +19,7 @@ import orjson
 
 from pwgrid.common.errors import AlreadyRunning, GridError
 from pwgrid.common.worker_id import is_worker_id
+from pwgrid.runtime.display_sockets import DISPLAYS, remove_sockets
 from pwgrid.runtime.process_identity import create_time, find_process
 
 # A Unix socket path has 108 bytes, the last one a zero.
@@ -194,8 +195,8 @@ class RuntimeDir:
         workers = {f"w/{worker.name}": worker for worker in sorted((self.directory / "w").glob("*"))}
         others = {entry.name: entry for entry in sorted(self.directory.iterdir()) if entry.name not in (_LOCK, "w")}
         removed = {name: path for name, path in {**workers, **others}.items() if name not in kept}
-        for path in removed.values():
-            _remove(path)
+        for name, path in removed.items():
+            (_remove_worker_dir if name.startswith("w/") else _remove)(path)
         if not any(name.startswith("w/") for name in kept):
             _remove(self.directory / "w")
         return list(removed)
@@ -212,7 +213,7 @@ class RuntimeDir:
         """Remove the worker's directory; whether there was one."""
         path = worker_dir(self.directory, worker_id)
         existed = path.exists()
-        _remove(path)
+        _remove_worker_dir(path)
         return existed
 
     def _write_lock(self, more: Mapping[str, float] = {}) -> None:
@@ -357,6 +358,11 @@ def _holder_of(directory: Path) -> LockContent | None:
     """The lock's content if its holder lives."""
     content = read_lock(directory)
     return content if content is not None and content.is_held else None
+
+
+def _remove_worker_dir(path: Path) -> None:
+    remove_sockets(path / DISPLAYS)
+    _remove(path)
 
 
 def _remove(path: Path) -> None:

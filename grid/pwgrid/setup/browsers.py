@@ -29,6 +29,7 @@ from pwgrid.installed.driver import own_driver
 from pwgrid.settings.model import NAMES_A_REDIS, Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.setup.ffmpeg import ensure_ffmpeg
+from pwgrid.setup.headed import ensure_headed
 from pwgrid.setup.packages import Host, output_of
 from pwgrid.setup.redis import ensure_redis
 from pwgrid.worker.browser.launch import LaunchSpec
@@ -55,8 +56,10 @@ def setup(
     places: SearchPaths | None = None,
     *,
     video: bool = False,
+    headed: bool = False,
 ) -> list[FoundBrowser]:
-    """Finds or installs the browser of each pool and a redis-server, and opens a page in each browser.
+    """Finds or installs the browser of each pool and a redis-server, and opens a page in each browser; with `headed`
+    also what browsers with a display take.
 
     Returns the browsers. Without `video` a missing ffmpeg is no fault. Raises BrowserMissing, BrowserLaunchError or
     another GridError at the end, with all faults in one, so that the user need not run it once for each.
@@ -74,14 +77,12 @@ def setup(
             found.append(set_up.find_or_get())
         except GridError as fault:
             faults.append(fault)
-    try:
-        ensure_redis(settings, host)
-    except GridError as fault:
-        named = next(filter(host.environ.get, NAMES_A_REDIS), None)
-        if named is None:
-            faults.append(fault)
-        else:
-            host.say(f"redis: {named} names one for `pwgrid serve`, but `pwgrid run` needs one of its own: {fault}")
+    if headed:
+        faults += ensure_headed(
+            *(wanted, settings, host, places),
+            lambda pool, own: _Setup(own, pool, host, places, driver_fault).find_or_get(),
+        )
+    faults += _redis_faults(settings, host)
     no_video = ensure_ffmpeg(host, places, get=video) if wanted else None
     if no_video is not None and video:
         faults.append(GridError(f"video: {no_video}"))
@@ -94,6 +95,17 @@ def setup(
         then = [f"run this as root, then try again: {to_do}"] if to_do else []
         raise GridError("\n  ".join(["this host lacks what a grid needs:", *map(str, faults), *then]))
     return found
+
+
+def _redis_faults(settings: Settings, host: Host) -> list[GridError]:
+    try:
+        ensure_redis(settings, host)
+    except GridError as fault:
+        named = next(filter(host.environ.get, NAMES_A_REDIS), None)
+        if named is None:
+            return [fault]
+        host.say(f"redis: {named} names one for `pwgrid serve`, but `pwgrid run` needs one of its own: {fault}")
+    return []
 
 
 def _distinct(pools: Iterable[PoolSettings]) -> list[PoolSettings]:

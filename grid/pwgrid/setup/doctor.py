@@ -34,6 +34,7 @@ from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.setup.browsers import distance_of, launch_once
 from pwgrid.setup.ffmpeg import find_ffmpeg
+from pwgrid.setup.headed import why_not_headed
 from pwgrid.setup.packages import output_of
 from pwgrid.setup.redis import version_of
 
@@ -65,6 +66,7 @@ def examine(loaded: Loaded) -> Iterator[Finding]:
         yield from _browser(pool, settings, places)
     fault = find_ffmpeg(places)
     yield Finding("video", "warn", fault, "pwgrid setup --video") if fault else Finding("video", "good", "ffmpeg works")
+    yield _headed(settings, places)
     yield _sandbox(settings, places.root)
     yield _confinement(settings)
     yield from _room(settings, places.root)
@@ -99,6 +101,15 @@ def _browser(pool: PoolSettings, settings: Settings, places: SearchPaths) -> Ite
     )
     if distance := distance_of(trial.version, made_for(pool.browser_type, places)):
         yield Finding(pool.name, "warn", distance, f"{get} --prefer playwright")
+
+
+def _headed(settings: Settings, places: SearchPaths) -> Finding:
+    """Whether clients may ask for browsers with a display in pools without."""
+    pools = [pool for pool in settings.pools_with_workers() if pool.headless]
+    fault = why_not_headed(pools, settings, places)
+    if fault is None:
+        return Finding("headed", "good", "clients may ask for a display")
+    return Finding("headed", "warn", f"{fault.partition(':')[0]}, so headless: false fails", "pwgrid setup --headed")
 
 
 def _sandbox(settings: Settings, root: Path) -> Finding:

@@ -77,6 +77,8 @@ class Worker:
         self._show_suspicion: asyncio.TimerHandle | None = None
         self._lifetime_told = 0
         """What `_watch_lifetime` has told the master last."""
+        self._host_is_short = False
+        """Whether the host is short of memory."""
         self._drain = DrainRequest()
         self._was_signalled = False
         """Whether there was a SIGTERM."""
@@ -204,6 +206,7 @@ class Worker:
         self._background_tasks.start(self._end_when_server_hangs(health, server), "browser server liveness")
         self._background_tasks.start(self._recycle_when_sick(health, server), "canary")
         self._background_tasks.start(self._end_when_browser_hangs(health), "browser liveness")
+        server.hold_warm(self._host_is_short)
         ready = server.ready
         self.registry_sync.playwright_version = ready.playwright_version
         self.control.event(
@@ -243,6 +246,7 @@ class Worker:
         self._background_tasks.cancel_all_but("control link", "heartbeat")
         if self.admission.sessions.server is not None:
             await self.admission.sessions.server.stop(self._stop_s)  # which reports its last sessions
+        self.admission.sessions.end_displays()
         self._background_tasks.cancel_all_but("control link")
         await self.registry_sync.leave()
         await self.registry_sync.close()
@@ -320,6 +324,10 @@ class Worker:
         self.registry_sync.rss_mib = state.get("rssMib", self.registry_sync.rss_mib)
         self.admission.tokens.operators = state.get("operatorsToken")
         self.admission.end_of_tokens(state.get("endedTokens", ()))
+        if (is_short := bool(state.get("hostIsShort"))) != self._host_is_short:
+            self._host_is_short = is_short
+            if (server := self.admission.sessions.server) is not None:
+                server.hold_warm(is_short)
         if state.get("gridStops"):
             self.admission.leases.grid_stops()
 

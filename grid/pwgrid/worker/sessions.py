@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -16,6 +16,7 @@ from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.common.types import GIVEN_BY_CLIENTS, Isolation, Protocol
 from pwgrid.registry.records import ISOLATION, OF_LEASE, PROTOCOL, TOKEN, TOKEN_ID
 from pwgrid.runtime.child_arguments import WorkerArguments
+from pwgrid.worker.browser.headed_browsers import HeadedBrowsers
 from pwgrid.worker.browser.server import BrowserServer
 from pwgrid.worker.handoff_server import HandoffServer
 from pwgrid.worker.holders import End, Kept, LiveSession, OfferedClient, OwnBrowser, SessionClosed
@@ -26,6 +27,13 @@ log = structlog.get_logger()
 
 CLOSE_GRACE_S: Final = 5.0
 """How long the browser server has to report closed sessions before it is ended."""
+
+
+class _Acquiring(NamedTuple):
+    """A client that waits for a browser of its own, and what gets that."""
+
+    client: OfferedClient
+    task: asyncio.Task[None]
 
 
 class Sessions:
@@ -61,7 +69,8 @@ class Sessions:
         self._taken: dict[str, tuple[OfferedClient, float]] = {}
         """By their sessions' ids, the clients that are not answered yet, and since when the browser server has each."""
         self._timer: asyncio.TimerHandle | None = None
-        self._acquiring: dict[str, asyncio.Task[None]] = {}
+        self._headed = HeadedBrowsers(boot.settings, boot.pool, boot.directory)
+        self._acquiring: dict[str, _Acquiring] = {}
         """By their sessions' ids, the clients that wait for browsers of their own."""
         self._joining: set[asyncio.Task[None]] = set()
         """Those that are about to join a session."""
@@ -80,6 +89,7 @@ class Sessions:
             if (lease_id := told.get(OF_LEASE, "")) in self._slots.held:
                 session.lease_id = lease_id
             self._slots.admit(session)
+        self._headed.adopt(live)
 
     def ended(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
         """Called when the browser server reports a session's end. Calls `on_record` once Redis has it."""
@@ -89,6 +99,7 @@ class Sessions:
             self.record_taken()  # its start comes before its end
         session = self._slots.live.get(closed.session_id)
         self._slots.free(closed.session_id)
+        self._headed.over(closed.session_id)
         if session is None and not self._is_successor:
             on_record()  # reported twice; but a successor still has to record one that ended before it took over
             return
@@ -142,8 +153,21 @@ class Sessions:
 
     def let_waiting_go(self) -> None:
         """Refuses the clients that wait for browsers of their own, which other workers may have, or to join one."""
-        for task in (*self._acquiring.values(), *self._joining):
+        for task in self._joining:
             task.cancel()
+        for session_id, (client, task) in list(self._acquiring.items()):
+            # Answered here: a task that has not begun would never hear that it is cancelled.
+            del self._acquiring[session_id]
+            self._to_end.pop(session_id, None)
+            task.cancel()
+            if self.server is not None:
+                self.server.give_back(session_id)
+            self._take_back(session_id)
+            client.answer(OfferRefusal.DRAINING)
+
+    def end_displays(self) -> None:
+        """Called when the browser server has ended."""
+        self._headed.end()
 
     # CDP: sessions that several clients share, and that may have none for a while
 
@@ -178,21 +202,24 @@ class Sessions:
         """Calls `then` when each end is known here that the browser server has reported before now: a client that has
         just gone may come again before this process has read of its end."""
 
-        async def wait() -> None:
+        async def reported() -> None:
             assert self.server is not None
             left_s = max(0.0, client.deadline - time.monotonic())
-            try:
-                with self.server.ping() as answer:
-                    either: list[asyncio.Future[Any]] = [answer, self.server.exited]
-                    await asyncio.wait(either, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-            except asyncio.CancelledError:
-                client.answer(OfferRefusal.DRAINING)
-                raise
-            then()
+            with self.server.ping() as answer:
+                either: list[asyncio.Future[Any]] = [answer, self.server.exited]
+                await asyncio.wait(either, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
 
-        task = asyncio.create_task(wait())
+        def go_on(task: asyncio.Task[None]) -> None:
+            self._joining.discard(task)
+            if task.cancelled():
+                client.answer(OfferRefusal.DRAINING)
+            else:
+                task.result()
+                then()
+
+        task = asyncio.create_task(reported())
         self._joining.add(task)
-        task.add_done_callback(self._joining.discard)
+        task.add_done_callback(go_on)
 
     def has_clients(self, session_id: str, kept_s: float | None) -> None:
         """Called when the last client of a session has gone, with the seconds for which its browser waits for another
@@ -243,34 +270,42 @@ class Sessions:
         session.client_fields = {**fields, **session.client_fields}
         self._on_offered()
         client.waits_for_browser()
-        self._acquiring[client.session.id] = asyncio.create_task(self._serve_with_own(client, own))
+        task = asyncio.create_task(self._acquire(session.id, own))
+        self._acquiring[session.id] = waits = _Acquiring(client, task)
+        task.add_done_callback(lambda _: self._acquired(waits, own))
 
-    async def _serve_with_own(self, client: OfferedClient, own: OwnBrowser) -> None:
-        """Gives the client to the browser server once that has a browser for it alone. While it waits, another worker
-        may still take the client."""
+    async def _acquire(self, session_id: str, own: OwnBrowser) -> None:
+        """Has the browser server get a browser for this session alone. Raises BrowserLaunchError, BrowserServerGone."""
         assert self.server is not None
+        needs_display = own.options.get("headless") is False
+        headed = await self._headed.prepare(session_id, own.until) if needs_display else None
+        await self.server.acquire(session_id, own.options, own.until, headed)
+
+    def _acquired(self, waits: _Acquiring, own: OwnBrowser) -> None:
+        """Gives the client to the browser server, which has a browser for it alone, or refuses it. Until now another
+        worker might still have taken the client."""
+        client, task = waits
         session_id = client.session.id
-        refused, detail = None, ""
-        try:
-            await self.server.acquire(session_id, own.options, own.until)
-        except asyncio.CancelledError:
-            self.server.give_back(session_id)
-            refused = OfferRefusal.DRAINING
-        except BrowserServerGone:
-            refused = OfferRefusal.GONE
-        except BrowserLaunchError as error:
-            log.warning("own_browser_failed", session=session_id, error=error.reason)
-            refused, detail = OfferRefusal.NOT_LAUNCHED, error.reason
-        finally:
-            del self._acquiring[session_id]
-        end = self._to_end.pop(session_id, None)
-        if refused is not None:
-            self._take_back(session_id)
-            client.answer(refused, detail=detail)
+        if task.cancelled() or self._acquiring.get(session_id) is not waits:  # it was refused meanwhile
             return
-        self._hand_over(replace(client, deadline=own.until))
-        if end is not None:
-            self.server.close_session(session_id, *end)
+        del self._acquiring[session_id]
+        end = self._to_end.pop(session_id, None)
+        error = task.exception()
+        if error is not None:
+            self._take_back(session_id)
+        match error:
+            case None:
+                self._hand_over(replace(client, deadline=own.until))
+                if end is not None:
+                    self.end(session_id, *end)
+            case BrowserLaunchError():
+                log.warning("own_browser_failed", session=session_id, error=error.reason)
+                client.answer(OfferRefusal.NOT_LAUNCHED, detail=error.reason)
+            case BrowserServerGone():
+                client.answer(OfferRefusal.GONE)
+            case _:
+                client.answer(OfferRefusal.GONE)
+                raise error
 
     def _hand_over(self, client: OfferedClient) -> None:
         session_id = client.session.id
@@ -306,6 +341,7 @@ class Sessions:
     def _take_back(self, session_id: str) -> None:
         session = self._slots.live.get(session_id)
         self._slots.take_back(session_id)
+        self._headed.over(session_id)
         if session is not None:
             self.on_over(session_id, session.lease_id, None)
 

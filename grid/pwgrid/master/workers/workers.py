@@ -81,6 +81,8 @@ class Workers:
 
     def observe(self, now: float, host_guard: str | None) -> None:
         """See how the pools are; `host_guard` says why no worker may be started now."""
+        if bool(host_guard) != self._shared.told.get("hostIsShort", False):
+            self.tell_state(hostIsShort=bool(host_guard))
         for pool in list(self.pools.values()):
             if pool.is_removed and not pool.members:
                 del self.pools[pool.name]

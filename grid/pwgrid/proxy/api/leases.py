@@ -27,6 +27,7 @@ from pwgrid.proxy.connect.lend import GrantedLease, LeaseId, answered, ask_about
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.connect_request import run_name
 from pwgrid.proxy.policy.devtools_request import CDP_PATH
+from pwgrid.proxy.policy.launch_options import LaunchOptions
 from pwgrid.proxy.policy.own_browser import check as check_isolation
 from pwgrid.proxy.policy.own_browser import isolation_of, own_browser
 from pwgrid.proxy.policy.refusal import Refusal
@@ -143,7 +144,7 @@ def _claim(gateway: Gateway, wanted: models.Borrow, identity: Identity, client: 
     assert key.browser_type is not None  # pools have no wildcards
     offered = gateway.policy().pools[pool]
     check_isolation(offered, wanted.isolation)
-    isolation = isolation_of(offered, own_browser(offered, wanted.isolation, {}, ""))
+    isolation = isolation_of(offered, own_browser(offered, wanted.isolation, LaunchOptions(), ""))
     fields = {
         records.LABELS: wanted.label_key.strip(),
         records.LABEL_KEY: str(key),

@@ -327,7 +327,7 @@ class ConnectingClient(asyncio.Protocol):
         until = since + self._gateway.settings.launch_timeout
         request = {**self._passed_on, "early": self._early.decode("latin-1")}
         if self._own is not None:
-            request["own"] = self._own.for_worker(until)
+            request["own"] = self._own.for_worker(since, until)
         elif "lease" in request:  # only its worker knows whether the lease gets one all the same
             request["until"] = until
         try:

@@ -1,5 +1,5 @@
-"""What all connects and borrows share: the policy, the way to a slot, the refusal while the grid takes nobody, the
-figures."""
+"""What clients that connect and leases that are borrowed have in common: the policy, the way to a slot, the refusal
+while the grid takes nobody, the figures."""
 
 from __future__ import annotations
 

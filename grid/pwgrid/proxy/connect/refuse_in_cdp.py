@@ -1,4 +1,4 @@
-"""Refuses a client in its own protocol, CDP, where it would show its user nothing of an HTTP answer but the status."""
+"""Refuses a client in its own protocol, CDP: of an HTTP answer it would show its user the status alone."""
 
 from __future__ import annotations
 

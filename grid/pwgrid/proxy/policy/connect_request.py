@@ -192,7 +192,7 @@ def decide(
     offered = (policy.pool_of(named["id"]) if named else None) or policy.pools[pool]
     check(offered, asked)
     options = judged(headers, parameters, offered, policy.launch)
-    own = own_browser(offered, asked, options.heeded, asked_network(headers), protocol := _protocol(is_cdp=is_cdp))
+    own = own_browser(offered, asked, options, asked_network(headers), protocol := _protocol(is_cdp=is_cdp))
     return ConnectRequest(
         browser_type=policy.pools[pool].browser_type,
         pool=pool,
@@ -255,7 +255,7 @@ def _own_with_lease(
         return OwnBrowser() if is_cdp else None
     if asked is not Isolation.CONTEXT:
         check(pool, asked)
-    options = judged(headers, parameters, pool, policy.launch).heeded
+    options = judged(headers, parameters, pool, policy.launch)
     return own_browser(pool, asked, options, asked_network(headers), lease.protocol)
 
 

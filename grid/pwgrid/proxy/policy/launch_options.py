@@ -1,5 +1,5 @@
 """Decides what becomes of the launch options that a client sends: which of them its browser has to be launched with,
-which ask for nothing that its pool's browsers do not have, which are ignored, and which are refused."""
+which its pool's browsers have anyway, which are ignored, and which are refused."""
 
 from __future__ import annotations
 
@@ -69,10 +69,12 @@ class LaunchRules:
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
     """The outcome. `heeded` has those with which a browser has to be launched for the client, by Playwright's names:
-    none if the pool's browsers will do. `ignored` are names of others, sorted."""
+    none if the pool's browsers will do. `ignored` are names of others, sorted. `timeout_s` is how long the client
+    allows for a launch; the grid's own LAUNCH_TIMEOUT counts besides."""
 
     heeded: Mapping[str, object] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    timeout_s: float = math.inf
 
 
 def judged(
@@ -85,7 +87,8 @@ def judged(
         return LaunchOptions(ignored=ignored_launch_options(headers, parameters, pool.options))
     heeded: dict[str, object] = {}
     ignored: dict[str, object] = {}
-    for name, value in _asked_options(headers, parameters).items():
+    asked = _asked_options(headers, parameters)
+    for name, value in asked.items():
         if value is None or name in _OF_THE_CLIENT:
             continue
         if name in _REFUSED:
@@ -96,7 +99,8 @@ def judged(
                 heeded[name] = launch_with
         else:
             ignored[name] = value
-    return LaunchOptions(heeded, _noted(ignored, pool.options))
+    timeout_s = _timeout_s(asked.get("timeout")) if heeded else math.inf
+    return LaunchOptions(heeded, _noted(ignored, pool.options), timeout_s)
 
 
 def ignored_launch_options(
@@ -173,11 +177,7 @@ def _is_of_no_use(name: str, value: object, pool: PoolView) -> bool:
 def _headless(value: Any, pool: PoolView, _rules: LaunchRules) -> bool | None:
     if not isinstance(value, bool):
         _refuse("headless", "it must be true or false")
-    if value == pool.options.get("headless", True):
-        return None
-    if not value:
-        _refuse("headless", f"browsers of pool {pool.name} have no display, and the grid offers none yet: leave it out")
-    return value
+    return None if value == pool.options.get("headless", True) else value
 
 
 def _args(value: Any, pool: PoolView, rules: LaunchRules) -> list[str] | None:
@@ -230,6 +230,12 @@ def _slow_mo(value: Any, _pool: PoolView, _rules: LaunchRules) -> float | None:
         _refuse("slowMo", f"it must be a number of milliseconds, 0 to {_MOST_SLOW_MO_MS}")
     delay_ms: float = value
     return delay_ms or None
+
+
+def _timeout_s(value: Any) -> float:
+    """For Playwright 0 is none, too. Anything else costs nothing, as the other options of the client's own."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value / 1000 if is_number and value > 0 else math.inf
 
 
 def _channel(value: Any, pool: PoolView, _rules: LaunchRules) -> None:

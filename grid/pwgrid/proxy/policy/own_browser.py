@@ -3,6 +3,7 @@ asks for."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from websockets.datastructures import Headers
 
 from pwgrid.common.types import Isolation, Protocol
 from pwgrid.proxy.policy.access import Identity
+from pwgrid.proxy.policy.launch_options import LaunchOptions
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import PoolView
 
@@ -19,13 +21,17 @@ from pwgrid.proxy.roster import PoolView
 class OwnBrowser:
     """A browser for one session alone. `options` are the launch options in which it differs from its pool's, by
     Playwright's names: without any a warm one will do. `network` is the pattern of hosts that it reaches by its client
-    (exposeNetwork); empty: none."""
+    (exposeNetwork); empty: none. `timeout_s` is how long its client allows for a launch with its options."""
 
     options: Mapping[str, object] = field(default_factory=dict)
     network: str = ""
+    timeout_s: float = math.inf
 
-    def for_worker(self, until: float) -> dict[str, Any]:
-        """Returns what the worker gets. `until`: until when it may serve the client (time.monotonic())."""
+    def for_worker(self, since: float, until: float) -> dict[str, Any]:
+        """Returns what the worker gets. `until`: until when it may serve the client that is offered `since` then
+        (time.monotonic())."""
+        if self.options:
+            until = min(until, since + self.timeout_s)
         return {"options": dict(self.options), "network": self.network, "until": until}
 
 
@@ -72,18 +78,18 @@ def check(pool: PoolView, asked: Isolation | None) -> None:
 def own_browser(
     pool: PoolView,
     asked: Isolation | None,
-    options: Mapping[str, object],
+    launch: LaunchOptions,
     network: str,
     protocol: Protocol = Protocol.PLAYWRIGHT,
 ) -> OwnBrowser | None:
     """Returns the browser that the client gets for itself; None if it gets the one of its worker. That one is its own,
     too, in a pool of isolation `process`, and launched as the pool's are. In CDP a client sees all of its browser, so
     that one is never Playwright's."""
-    by_itself = bool(options or network) or protocol is Protocol.CDP
+    by_itself = bool(launch.heeded or network) or protocol is Protocol.CDP
     is_wanted = pool.isolation == Isolation.BROWSER or (
         asked is Isolation.BROWSER and pool.isolation != Isolation.PROCESS
     )
-    return OwnBrowser(options, network) if by_itself or is_wanted else None
+    return OwnBrowser(launch.heeded, network, launch.timeout_s) if by_itself or is_wanted else None
 
 
 def isolation_of(pool: PoolView, own: OwnBrowser | None) -> Isolation:

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import cache_from_source
 from pathlib import Path
 from secrets import token_hex
 from typing import Final
@@ -20,6 +21,7 @@ from pwgrid.common.errors import GridError
 from pwgrid.common.paths import home
 from pwgrid.installed.browsers import STOCK_FIREFOX_CHANNEL, FoundBrowser, SearchPaths, install_directories
 from pwgrid.runtime.directory import SESSION_FILES
+from pwgrid.runtime.display_sockets import DISPLAYS, SOCKETS
 from pwgrid.settings.model import Settings
 
 _SYSTEM: Final = (
@@ -46,7 +48,6 @@ _SYSTEM: Final = (
     *("/etc/ssl/ca-bundle.pem", "/etc/ssl/openssl.cnf"),
     # policies and settings of browsers for all users
     *("/etc/chromium", "/etc/chromium.d", "/etc/opt/chrome", "/etc/opt/edge", "/etc/firefox", "/etc/firefox-esr"),
-    "/tmp/.X11-unix",
 )
 """What browsers need of a Linux system. Found by tracing them; what they can do without is not here: /etc/passwd."""
 
@@ -66,6 +67,11 @@ _NAMES_PATHS: Final = re.compile(
     r"|LIBGL_DRIVERS_PATH|LIBVA_DRIVERS_PATH|VK_(ICD_FILENAMES|DRIVER_FILES)"
 )
 """Variables whose values are paths that browsers read."""
+
+_DISPLAY_OF_HOST: Final = re.compile(r"(?:unix)?:(\d+)(?:\.\d+)?")
+
+_KEYMAPS: Final = "/var/lib/xkb"
+"""Where an X server of root has its keymap compiled; those of others take /tmp."""
 
 
 _MORE_DIRECTORIES: Final = 8
@@ -106,10 +112,15 @@ class Directories:
     def make(self, slots: int) -> None:
         """Makes them, and directories for sessions: one for each slot, and some because they are emptied after use.
         Raises OSError."""
-        for directory in (self.browser, self.own, self.node, self.sessions, self.files):
+        for directory in (self.browser, self.own, self.node, self.sessions, self.files, self.displays):
             directory.mkdir(mode=0o700, exist_ok=True)
         for _ in range(slots + _MORE_DIRECTORIES):
             (self.sessions / token_hex(_NAME_BYTES)).mkdir(mode=0o700)
+
+    @property
+    def displays(self) -> Path:
+        """Has a directory for each display that was made for a session."""
+        return self.worker / DISPLAYS
 
     @property
     def for_sessions(self) -> str:
@@ -145,13 +156,14 @@ Paths = Mapping[str, Iterable[str | Path]]
 @dataclass(frozen=True, slots=True)
 class Confinement:
     """What one browser server may use: `arguments` are those of its pool for the browser, `environ` is the
-    environment of both."""
+    environment of both. `has_own_display`: DISPLAY is one that was made for the session, whatever its pool has."""
 
     settings: Settings
     browser: FoundBrowser
     arguments: Iterable[str]
     environ: Mapping[str, str]
     directories: Directories
+    has_own_display: bool = False
 
     def before_browser(self) -> list[str]:
         """The words before the browser's command; `--own` with the browser's profile and directory, and `--`, are to
@@ -180,7 +192,9 @@ class Confinement:
             os.path.realpath(node),
             core,
             launcher.parent,
-            restricted_exec.__file__,
+            _PROGRAM,
+            own.displays,
+            str(SOCKETS),
             *ffmpeg,
             _PYTHON,
             *libraries,
@@ -213,6 +227,8 @@ class Confinement:
                 yield from value.split(":")
             elif name in _OF_XDG:
                 yield f"{value}/{_OF_XDG[name]}"
+            elif self._is_headed and name == "DISPLAY" and (local := _DISPLAY_OF_HOST.fullmatch(value)):
+                yield SOCKETS / f"X{local[1]}"
         for each in self.arguments:  # --load-extension=/one,/other
             yield from each.partition("=")[2].split(",")
         user = self._home
@@ -233,6 +249,10 @@ class Confinement:
         for directory in directories:
             if not any(each.is_relative_to(directory.resolve()) for each in others):
                 yield directory
+
+    @property
+    def _is_headed(self) -> bool:
+        return self.has_own_display or not self.settings.headless
 
     @property
     def _home(self) -> Path:
@@ -257,10 +277,12 @@ class Confinement:
         if self.browser.channel.startswith(STOCK_FIREFOX_CHANNEL):
             yield "ports"  # it is driven over one
         if not self.settings.headless:
-            yield "abstract"  # sockets of displays: libxcb tries such a one first, and where that is forbidden no other
+            # Sockets of displays: libxcb tries such a one first, and where that is forbidden no other. A session's own
+            # display has none.
+            yield "abstract"
         # A full Chromium has one in its profile, displayed or not.
         is_shell = "headless" in os.path.basename(self.browser.executable)
-        if not (self.settings.headless and (is_shell or self.browser.browser_type == "firefox")):
+        if self._is_headed or not (is_shell or self.browser.browser_type == "firefox"):
             yield "unix"
 
     def variables(self) -> dict[str, str]:
@@ -277,12 +299,24 @@ class Confinement:
         return more if os.geteuid() else {"MOZ_ASSUME_USER_NS": "0", **more}
 
 
+def before_x_server(directory: Path) -> list[str]:
+    """The words before the command of an X server whose display has this directory. It opens no sockets: it gets the
+    one at which it listens."""
+    own = _KEYMAPS if os.geteuid() == 0 else "/tmp"
+    paths: Paths = {"read": [*_SYSTEM, directory], "device": _DEVICES, "unlisted": [own, "/dev/shm"]}
+    return [*_words(paths, ()), "--"]
+
+
 _PYTHON: Final = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 """Not the virtual environment's: without site-packages it needs nothing of that."""
+
+_COMPILED: Final = cache_from_source(restricted_exec.__file__)
+_PROGRAM: Final = _COMPILED if os.path.exists(_COMPILED) else restricted_exec.__file__
+"""Compiled, where Python has written that when it imported it: else each browser's start compiles it, for 2 ms."""
 
 
 def _words(paths: Paths, may: Iterable[str]) -> list[str]:
     listed = {
         use: [str(each) for each in dict.fromkeys(those) if str(each).startswith("/")] for use, those in paths.items()
     }
-    return [_PYTHON, "-I", "-S", restricted_exec.__file__, *restricted_exec.words(listed, sorted(may))]
+    return [_PYTHON, "-I", "-S", _PROGRAM, *restricted_exec.words(listed, sorted(may))]

@@ -27,6 +27,7 @@ const TAIL = ',"sessionId":"';
 const TAIL_BYTES = TAIL.length + SESSION_ID_CHARACTERS + 2;
 const ATTACHED = '{"method":"Target.attachedToTarget","params":{"sessionId":"';
 const DETACHED = '{"method":"Target.detachedFromTarget","params":{"sessionId":"';
+const UNREADABLE = '{"error":';
 const MOST_ANSWER_BYTES = 500; // of one that names a context
 const ERROR = -32000, NO_SESSION = -32001, INVALID_REQUEST = -32600; // as the browser has them
 const BRACE = 0x7d;
@@ -117,7 +118,7 @@ class CdpFront {
   takes(message) {
     const sessionId = sessionIdOf(message);
     if (!sessionId)
-      return isOfNoSession(message) && this.hasNoSession(message);
+      return isOfNoSession(message) ? this.hasNoSession(message) : this.takesUnreadable(message);
     const session = this.sessions.get(sessionId);
     if (!session)
       return false;
@@ -134,11 +135,21 @@ class CdpFront {
     return true;
   }
 
-  // The browser answers so, without the session's id, a client whose session has just gone, or whose message it cannot read. The number may
-  // also be one of Playwright's own, so it is kept from that. Which of several clients it is for is not known.
+  // The browser answers so, without the session's id, a client whose session has just gone. The number may also be one of Playwright's own,
+  // so it is kept from that. Which of several clients it is for is not known; each has heard that its session is gone.
   hasNoSession(message) {
     if (this.connections.size === 1)
       this.connections.forEach(each => each.send(message));
+    return true;
+  }
+
+  // What the browser says of a message that it cannot read: it knows neither its number nor its session. Playwright sends none.
+  takesUnreadable(message) {
+    if (!message.toString('latin1', 0, UNREADABLE.length).startsWith(UNREADABLE))
+      return false;
+    const [connection, ...others] = this.connections;
+    if (connection && !others.length) // else nobody knows whose it was
+      connection.send(message);
     return true;
   }
 
@@ -323,7 +334,7 @@ function sessionIdOf(message) {
 }
 
 function isOfNoSession(message) {
-  return message.length < 300 && /^\{("id":-?\d+,"error":\{"code":-32001,|"error":)/.test(message.latin1Slice());
+  return message.length < 200 && /^\{"id":\d+,"error":\{"code":-32001,/.test(message.latin1Slice());
 }
 
 function withoutTail(message) {

@@ -1,4 +1,4 @@
-// The pages of a browser to whose pages Playwright is not attached, for whoever looks at them (live_view.cjs).
+// Lists the pages of a CDP session's browser for the live view (live_view.cjs): Playwright is not attached to them, so it knows none.
 'use strict';
 
 class CdpPages {

@@ -4,7 +4,7 @@
 // - V8 itself changes to an engine without backtracking where a pattern takes too many steps (launch.py gives Node the flags), if that
 //   engine can do the pattern: no flags but g, m, s, y, no lookahead, no reference to a group.
 // - Any other pattern runs with a time limit, unless it is so simple that it needs none.
-// - Also the sum of what a client's patterns take is limited. Who takes more loses its session.
+// - The time that all patterns of a client take is limited, too: a client that takes more loses its session.
 'use strict';
 
 const vm = require('node:vm');

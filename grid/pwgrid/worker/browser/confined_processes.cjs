@@ -8,15 +8,17 @@ const path = require('node:path');
 const USER_DATA_DIR = '--user-data-dir=';
 
 // `beforeBrowser` are the words before a browser's command that confine it, none where it is not to be confined, and
-// `browserEnvironment` is what its environment has in place of Node's. `directoryOf()` returns the directory for the files of the browser
-// that is being launched, if it has one of its own.
-function confineProcesses({ beforeBrowser, browserEnvironment, browserDirectory, sessionsDirectory }, directoryOf) {
+// `browserEnvironment` is what its environment has in place of Node's. `unitOf()` returns the unit whose browser is being
+// launched: it may have a directory for its files, and words before its command, of its own.
+function confineProcesses({ beforeBrowser, browserEnvironment, browserDirectory, sessionsDirectory }, unitOf) {
   const { spawn } = childProcess;
   childProcess.spawn = (command, args = [], options = {}, ...rest) => {
     const profile = profileOf(args);
     if (profile) {
-      const directory = directoryOf() ?? browserDirectory;
-      const confined = beforeBrowser.length ? [...beforeBrowser, '--own', profile, directory, '--', command] : [command];
+      const unit = unitOf();
+      const directory = unit?.directory ?? browserDirectory;
+      const before = unit?.before ?? beforeBrowser;
+      const confined = before.length ? [...before, '--own', profile, directory, '--', command] : [command];
       const env = { ...(options.env ?? process.env), ...inDirectory(browserEnvironment, browserDirectory, directory) };
       return spawn(confined[0], [...confined.slice(1), ...args], { ...options, env }, ...rest);
     }

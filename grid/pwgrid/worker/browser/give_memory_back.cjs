@@ -6,27 +6,28 @@ const v8 = require('node:v8');
 const vm = require('node:vm');
 
 const MUCH_BYTES = 64 * 1024 * 1024;
-const PAUSE_MS = 2_000; // between two collections, each of which takes some ten milliseconds
+const PAUSE_MS = 2_000; // from a client's end to the look at the memory: asking for that takes time that the next client would wait
 
 class MemoryGiver {
   constructor() {
     v8.setFlagsFromString('--expose-gc');
     this.collect = vm.runInNewContext('gc');
-    this.lowest = process.memoryUsage().rss; // that was seen
+    this.lowest = process.memoryUsage.rss(); // that was seen
     this.timer = null;
   }
 
   // Called when a client has left, and what it had is removed.
   clientLeft() {
-    const { rss } = process.memoryUsage();
-    this.lowest = Math.min(this.lowest, rss);
-    if (rss - this.lowest > MUCH_BYTES)
-      this.timer ??= setTimeout(() => this.giveBack(), PAUSE_MS).unref();
+    this.timer ??= setTimeout(() => this.giveBack(), PAUSE_MS).unref();
   }
 
+  // Collects, which takes some ten milliseconds, where there may be much to give back.
   giveBack() {
     this.timer = null;
-    this.collect({ type: 'major', execution: 'async' });
+    const rss = process.memoryUsage.rss();
+    this.lowest = Math.min(this.lowest, rss);
+    if (rss - this.lowest > MUCH_BYTES)
+      this.collect({ type: 'major', execution: 'async' });
   }
 }
 

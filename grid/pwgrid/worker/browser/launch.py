@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import socket
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.common.types import Isolation
 from pwgrid.installed import confine_setting
 from pwgrid.installed.browsers import FoundBrowser
 from pwgrid.installed.driver import own_driver
+from pwgrid.installed.headed import find_xvfb
+from pwgrid.runtime.display_sockets import make_place
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.worker.browser.allowed_paths import Confinement, Directories
@@ -96,6 +100,12 @@ class LaunchSpec:
         if not confine_setting.is_confined(self.settings):
             return None
         return Confinement(self.settings, self.browser, self.pool.args, self.environment(), self.directories)
+
+    def confinement_with_display(self, variables: Mapping[str, str]) -> Confinement | None:
+        """The same with a display of the session's own, which these variables name."""
+        if (confinement := self.confinement) is None:
+            return None
+        return replace(confinement, environ={**confinement.environ, **variables}, has_own_display=True)
 
     def options(self, playwright_core: Path) -> str:
         """The launcher's options, as JSON."""
@@ -178,6 +188,9 @@ def spawn(spec: LaunchSpec, ipc_child: socket.socket) -> subprocess.Popen[bytes]
             spec.browser.browser_type,
         )
     driver = own_driver()
+    with contextlib.suppress(BrowserMissing, OSError):
+        find_xvfb()
+        make_place()  # before Node starts: what is not there yet it may never use
     spec.directories.make(spec.settings.max_concurrent_sessions)
     if spec.code_cache is not None:
         spec.code_cache.mkdir(mode=0o700, exist_ok=True)

@@ -105,6 +105,8 @@ function onMessage(message, socket) {
       return void acquire(message);
     case 'give_back':
       return own.giveBack(message.session);
+    case 'hold_warm':
+      return own.hold(message.isHeld);
     case 'no_more_clients':
       return own.close();
     case 'canary':
@@ -260,7 +262,7 @@ async function launch() {
   wrapListening();
   if (options.channel.startsWith('moz-firefox'))
     shimBidi(require(path.join(options.playwrightCore, 'lib', 'utilsBundle')));
-  confineProcesses(options, () => launching.getStore()?.directory);
+  confineProcesses(options, () => launching.getStore());
   const playwright = require(options.playwrightCore);
   const { version } = require(path.join(options.playwrightCore, 'package.json'));
   const internals = internalsOf(options.playwrightCore);
@@ -278,7 +280,8 @@ async function launch() {
     launch: wished => launchUnit(false, wished),
     warmUp: unit => tryBrowser(unit, options.launchTimeoutS * 1000),
     warm: options.warm, most: options.mostOwn,
-    onCannotLaunch: error => onBrowserGone('browser crashed', { kind: 'launch failed', detail: String(error.message) }),
+    // Where there is a shared browser, which is at work, who asks for one of its own hears why there is none.
+    onCannotLaunch: error => shared ? own.cool() : onBrowserGone('browser crashed', { kind: 'launch failed', detail: String(error.message) }),
   });
   const unit = await launchUnit(options.isolation !== 'browser');
   if (unit.isShared)
@@ -290,14 +293,16 @@ async function launch() {
     own.add(unit);
 }
 
-// `wished`: what a client wants to be otherwise than in the pool, by Playwright's names.
-async function launchUnit(isShared, wished = {}) {
+// `wished`: what a client wants to be otherwise than in the pool, by Playwright's names; and `headed`, if it is to have a display: its
+// executablePath and channel, the words `before` its command that confine it, and what is different in its environment.
+async function launchUnit(isShared, { headed = null, ...wished } = {}) {
   const number = ++unitNumber;
   const unit = new Unit({
     isShared,
     socketPath: isShared ? options.socketPath : path.join(path.dirname(options.socketPath), `own-${number}.s`),
     directory: isShared ? null : path.join(options.ownDirectory, String(number)),
     signAfterMs: options.signAfterS * 1000, silentMs: options.silentS * 1000,
+    before: headed?.before,
     hooks: { onExit, onGoing: each => each.kill(), onSign, onHung, onDropped, onBroken, onError },
   });
   const { headless, args, chromiumSandbox, firefoxUserPrefs } = options; // Playwright ignores what is for another browser
@@ -305,8 +310,8 @@ async function launchUnit(isShared, wished = {}) {
   try {
     const launched = await launching.run(unit, () => clients.forNobody(() => browserType.launchServer({
       wsPath: unit.wsPath, headless, chromiumSandbox, timeout: options.launchTimeoutS * 1000,
-      proxy: options.proxy ?? undefined, executablePath: options.executablePath || undefined,
-      channel: options.channel || undefined, handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false,
+      proxy: options.proxy ?? undefined, env: headed ? { ...process.env, ...headed.environment } : undefined,
+      executablePath: (headed ?? options).executablePath || undefined, channel: (headed ?? options).channel || undefined, handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false,
       ...wished, args: [...args, ...wished.args ?? []], firefoxUserPrefs: { ...wished.firefoxUserPrefs, ...firefoxUserPrefs },
     })));
     units.set(launched.process(), unit);
@@ -425,6 +430,8 @@ async function canary(id, timeoutMs) {
   } catch (failure) {
     if (unit.isShared ? gone || unit.signs.opened === opened : !unit.hasEnded) // else it is only slow: a client has got a page meanwhile
       error = gone ? `${gone.reason.kind}: ${gone.reason.detail}` : String(failure.message);
+    if (error && !unit.isShared) // the next try is of another one: that may be all that is wrong
+      own.opensNoPage(unit, failure);
   }
   say({ say: 'canary', id, ok: error === null, error, ms: Math.round(performance.now() - started) });
 }

@@ -1,4 +1,5 @@
-// What a connected client may ask of Playwright's server: rules by the name of the message.
+// What a connected client may ask of Playwright's server: rules by the name of the message, and for commands of CDP, which also clients of
+// CDP send (cdp_methods.cjs), by the name of the command.
 //
 // `compatible` refuses what no official client sends to a remote browser; a client that asks to end a shared browser only
 // ends its own session. `strict` also refuses what reads or disturbs other clients. `off` refuses only what BLOCK_FILE_URLS

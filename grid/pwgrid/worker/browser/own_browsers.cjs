@@ -3,8 +3,9 @@
 'use strict';
 
 const MOST_STARTING = 4;
-const TRIES = 3; // starts in a row that may fail; then no browser can be made any more
-const RETRY_MS = 1_000; // after a start that has failed
+const TRIES = 3; // starts, or first pages, in a row that may fail; then no browser can be made any more
+const RETRY_MS = 1_000; // after the first of them that has failed; twice as long after each further one
+const MOST_DOUBLINGS = 6;
 const REFILL_MS = 250; // after a warm one was taken; its session shall have the processors for its first page
 const QUIET_MS = 300; // without a session that asks for one; then those that are warm open their first page
 const WARM_FOR_MS = 600_000; // where none is always warm: for so long after the last was asked for
@@ -12,10 +13,10 @@ const WARM_FOR_MS = 600_000; // where none is always warm: for so long after the
 class OwnBrowsers {
   // `launch(options)` returns the promise of a unit, for what a client wants to be otherwise, {} for nothing. `warmUp(unit)` opens its
   // first page, which takes as much of a core as its start: so not while sessions come one after the other. `warm`: how many are
-  // always warm, `most`: how many may be in use. `onCannotLaunch(error)` is called when TRIES starts in a row have failed and none
-  // is in use.
-  constructor({ launch, warmUp, warm, most, onCannotLaunch, quietMs = QUIET_MS, refillMs = REFILL_MS }) {
-    Object.assign(this, { launch, warmUp, most, onCannotLaunch, quietMs, refillMs });
+  // always warm, `most`: how many may be in use. `onCannotLaunch(error)` is called when TRIES starts in a row have failed, or the first
+  // pages of as many, and none is in use.
+  constructor({ launch, warmUp, warm, most, onCannotLaunch, quietMs = QUIET_MS, refillMs = REFILL_MS, retryMs = RETRY_MS }) {
+    Object.assign(this, { launch, warmUp, most, onCannotLaunch, quietMs, refillMs, retryMs });
     this.wanted = warm; // how many are to be warm now
     this.isAlwaysWarm = warm > 0;
     this.warm = []; // units
@@ -31,7 +32,9 @@ class OwnBrowsers {
     this.waiting = []; // resolve functions of those who wait for a place
     this.starting = 0;
     this.queued = []; // resolve functions of starts that wait for their turn
-    this.failures = 0; // in a row
+    this.failures = { start: 0, page: 0 }; // in a row
+    this.retry = null; // timer; until then none is started that is to be warm
+    this.isHeld = false; // the host is short of memory: the same
     this.cooling = null; // timer
     this.isClosed = false;
   }
@@ -130,6 +133,12 @@ class OwnBrowsers {
     this.cool();
   }
 
+  // While the host is short of memory only sessions have browsers started.
+  hold(isHeld) {
+    this.isHeld = isHeld;
+    this.fill();
+  }
+
   asked() {
     if (this.isAlwaysWarm || this.isClosed)
       return;
@@ -141,6 +150,7 @@ class OwnBrowsers {
   cool() {
     clearTimeout(this.cooling);
     this.wanted = 0;
+    this.failures = { start: 0, page: 0 };
     for (const unit of this.warm.splice(0))
       unit.end();
   }
@@ -149,19 +159,23 @@ class OwnBrowsers {
   fill() {
     clearTimeout(this.refill);
     this.refill = null;
-    this.startUpTo(this.wanted + this.expecting.length);
+    this.startUpTo((this.isHeld || this.retry ? 0 : this.wanted) + this.expecting.length);
   }
 
   startUpTo(number) {
     while (this.warm.length + this.coming < number) {
       this.coming++;
-      this.start(() => this.launchOne()).then(() => { this.coming--; }, error => this.failed(error));
+      this.start(() => this.launchOne()).then(() => { this.coming--; }, error => {
+        this.coming--;
+        this.expecting.shift()?.reject(error);
+        this.failed('start', error);
+      });
     }
   }
 
   async launchOne() {
     const unit = await this.launch({});
-    this.failures = 0;
+    this.failures.start = 0;
     const next = this.expecting.shift();
     if (next)
       next.resolve(unit);
@@ -187,23 +201,33 @@ class OwnBrowsers {
     if (!unit)
       return;
     this.untried.delete(unit);
-    await this.warmUp(unit).catch(error => {
-      if (this.warm.includes(unit)) { // else its client sees that for itself
-        console.error(error);
-        unit.end();
-      }
-    });
+    try {
+      await this.warmUp(unit);
+      this.failures.page = 0;
+    } catch (error) {
+      this.opensNoPage(unit, error);
+    }
     this.warmUpLater();
   }
 
-  failed(error) {
-    this.coming--;
-    this.failures++;
-    this.expecting.shift()?.reject(error);
-    if (this.failures >= TRIES && !this.inUse.size)
-      this.onCannotLaunch(error);
-    else
-      setTimeout(() => this.fill(), RETRY_MS).unref();
+  // Ends this warm one. If a session has got it meanwhile, its client sees for itself.
+  opensNoPage(unit, error) {
+    if (!this.warm.includes(unit))
+      return;
+    console.error(error);
+    this.warm.splice(this.warm.indexOf(unit), 1);
+    this.failed('page', error);
+    unit.end();
+  }
+
+  failed(what, error) {
+    const inRow = ++this.failures[what];
+    if (inRow >= TRIES && !this.inUse.size)
+      return this.onCannotLaunch(error);
+    this.retry ??= setTimeout(() => {
+      this.retry = null;
+      this.fill();
+    }, this.retryMs * 2 ** Math.min(inRow - 1, MOST_DOUBLINGS)).unref();
   }
 
   // Calls `launch` when it is its turn.

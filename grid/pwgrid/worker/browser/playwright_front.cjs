@@ -15,7 +15,10 @@ class PlaywrightConnection extends Connection {
     super.upgraded(ws);
     const { emit, send } = ws;
     ws.emit = (event, data, ...rest) => event === 'message' && !this.takes(data) || emit.call(ws, event, data, ...rest);
-    ws.prependOnceListener('message', data => this.refuseDevTools(data));
+    ws.prependOnceListener('message', data => {
+      this.inOneWrite();
+      this.refuseDevTools(data);
+    });
     ws.send = (...message) => this.isRead() && send.apply(ws, message);
   }
 
@@ -31,6 +34,12 @@ class PlaywrightConnection extends Connection {
     else
       this.session.end('grid', 'too much work');
     return false;
+  }
+
+  // Playwright answers the first message with eight at once. A write takes as long as making one of them.
+  inOneWrite() {
+    this.socket.cork();
+    setImmediate(() => this.socket.uncork());
   }
 
   // A client of the DevTools protocol is known by its first message, which has no guid. Only an answer in that protocol

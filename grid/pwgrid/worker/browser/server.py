@@ -221,10 +221,14 @@ class BrowserServer:
             message["clientFields"] = told  # for a successor of this worker
         return self._link.send_handle(message, client.sock)
 
-    async def acquire(self, session_id: str, options: Mapping[str, Any], until: float) -> None:
-        """Gets a browser for this session alone, with these options of its client. `until` is in seconds of
-        time.monotonic(). Raises BrowserLaunchError if it does not start in time, and BrowserServerGone."""
-        with self._ask({"do": "acquire", "session": session_id, "options": options}, "acquired") as answer:
+    async def acquire(
+        self, session_id: str, options: Mapping[str, Any], until: float, headed: Mapping[str, Any] | None = None
+    ) -> None:
+        """Gets a browser for this session alone, with these options of its client; `headed`: what it needs for a
+        display (`HeadedBrowsers.prepare`). `until` is in seconds of time.monotonic(). Raises BrowserLaunchError if it
+        does not start in time, and BrowserServerGone."""
+        wished = {**options, "headed": headed} if headed else options
+        with self._ask({"do": "acquire", "session": session_id, "options": wished}, "acquired") as answer:
             either: list[asyncio.Future[Any]] = [answer, self.exited]
             timeout_s = max(0.0, until - time.monotonic())
             await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -239,6 +243,10 @@ class BrowserServer:
     def give_back(self, session_id: str) -> None:
         """Ends the browser that was acquired for this session, whose client does not come."""
         self._link.send({"do": "give_back", "session": session_id})
+
+    def hold_warm(self, is_held: bool) -> None:
+        """Has it start no browsers but those that sessions wait for, or as many as are to be warm again."""
+        self._link.send({"do": "hold_warm", "isHeld": is_held})
 
     def keep_none_warm(self) -> None:
         """Called when no new clients are admitted any more."""

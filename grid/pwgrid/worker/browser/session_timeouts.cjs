@@ -1,4 +1,5 @@
-// Ends sessions by time: a client that gives no sign of life, one that asks for nothing, one that has had its time.
+// Ends sessions by time: a client that gives no sign of life, one that asks for nothing, one that has had its time. How long
+// a browser waits for a client to come back is in session.cjs.
 //
 // Idle means: no bytes from the client except pings and pongs. What the browser sends does not count, or a page that logs for
 // ever would hold a slot for ever; a client that waits for one answer longer than the limit counts as idle.

@@ -13,6 +13,7 @@ const CLEARED_AFTER_MS = 100;
 class WorkMark {
   constructor(path) {
     this.file = fs.openSync(path, 'w', 0o600);
+    this.bytes = Buffer.alloc(BYTES);
     this.noted = '';
     this.clearing = null;
   }
@@ -31,7 +32,8 @@ class WorkMark {
       return;
     this.noted = session;
     try {
-      fs.writeSync(this.file, session.padEnd(BYTES), 0);
+      this.bytes.fill(' ').latin1Write(session);
+      fs.writeSync(this.file, this.bytes, 0, BYTES, 0);
     } catch { // a full disk: who is to blame is not known then
     }
   }
