@@ -31,7 +31,7 @@ from pwgrid.common.errors import GridError
 from tests.support.grid import NEVER, Grid, eventually, last_lines
 
 WORKERS = 2
-RAW_LANES, PLAYWRIGHT_LANES = 4, 2
+RAW_LANES, PLAYWRIGHT_LANES = 4, 3
 LOST_S = 8.0
 """More than a new master takes to start on a slow machine, or the workers would leave before it."""
 
@@ -240,13 +240,17 @@ def chaos(minutes: float, seed: int, *, fake: bool = False, raw_lanes: int = RAW
         book = Book()
         run = Chaos(grid, file, seed, book)
         stopped = threading.Event()
-        raw = partial(raw_lane, ("127.0.0.1", grid.port, "/"), driver().version, book=book, stopped=stopped)
+        paths = ["/cdp" if n == 0 else "/" for n in range(raw_lanes)]
+        raw = [
+            partial(raw_lane, ("127.0.0.1", grid.port, path), driver().version, book=book, stopped=stopped)
+            for path in paths
+        ]
         # One shares its browser, one has browsers of its own, one comes back to them over CDP, and so on.
         real = [
             partial(playwright_lane, f"{grid.endpoint}{path}", book=book, stopped=stopped)
             for path in ("/?isolation=context", "/?isolation=browser", CDP)
         ]
-        lanes = [partial(raw, dice=random.Random(f"{seed} raw {n}")) for n in range(raw_lanes)]
+        lanes = [partial(each, dice=random.Random(f"{seed} raw {n}")) for n, each in enumerate(raw)]
         lanes += [
             partial(real[n % len(real)], dice=random.Random(f"{seed} pw {n}"))
             for n in range(0 if fake else PLAYWRIGHT_LANES)
