@@ -28,6 +28,7 @@ NAMES = (  # each a module with COMPARES, and `run`, which returns all its rows
     "recycle",
     "leases",
     "own",
+    "cdp",
     "long",
     "memory",
     "guard",

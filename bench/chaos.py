@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from bench.chaos_clients import Book, client_ports_at, playwright_lane, raw_lane
+from bench.chaos_clients import CDP, Book, client_ports_at, playwright_lane, raw_lane
 from bench.harness import side_by_side
 from bench.servers import driver
 from bench.soak import sessions_by_end
@@ -31,13 +31,18 @@ from pwgrid.common.errors import GridError
 from tests.support.grid import NEVER, Grid, eventually, last_lines
 
 WORKERS = 2
-RAW_LANES, PLAYWRIGHT_LANES = 4, 2
+RAW_LANES, PLAYWRIGHT_LANES = 4, 3
 LOST_S = 8.0
 """More than a new master takes to start on a slow machine, or the workers would leave before it."""
 
 WHOLE_S = 60.0
 PAUSE_S = 1.5
-EXPECTED = ("completed: ", "failed: browser server lost", "never started, ")
+EXPECTED = (
+    "completed: ",
+    "ended: its worker drained while it was kept",
+    "failed: browser server lost",
+    "never started, ",
+)
 """Ends of records. A lease stays unused when the proxy is killed, or when Redis was stopped before it answered."""
 
 
@@ -235,13 +240,17 @@ def chaos(minutes: float, seed: int, *, fake: bool = False, raw_lanes: int = RAW
         book = Book()
         run = Chaos(grid, file, seed, book)
         stopped = threading.Event()
-        raw = partial(raw_lane, ("127.0.0.1", grid.port, "/"), driver().version, book=book, stopped=stopped)
-        # Every other one has browsers of its own.
-        real = [
-            partial(playwright_lane, f"{grid.endpoint}/?isolation={isolation}", book=book, stopped=stopped)
-            for isolation in ("context", "browser")
+        paths = ["/cdp" if n == 0 else "/" for n in range(raw_lanes)]
+        raw = [
+            partial(raw_lane, ("127.0.0.1", grid.port, path), driver().version, book=book, stopped=stopped)
+            for path in paths
         ]
-        lanes = [partial(raw, dice=random.Random(f"{seed} raw {n}")) for n in range(raw_lanes)]
+        # One shares its browser, one has browsers of its own, one comes back to them over CDP, and so on.
+        real = [
+            partial(playwright_lane, f"{grid.endpoint}{path}", book=book, stopped=stopped)
+            for path in ("/?isolation=context", "/?isolation=browser", CDP)
+        ]
+        lanes = [partial(each, dice=random.Random(f"{seed} raw {n}")) for n, each in enumerate(raw)]
         lanes += [
             partial(real[n % len(real)], dice=random.Random(f"{seed} pw {n}"))
             for n in range(0 if fake else PLAYWRIGHT_LANES)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import secrets
 import socket
 import sys
 import threading
@@ -18,10 +19,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
+from playwright.sync_api import Browser, Playwright
 
 from bench.client import ClientProcess, Target, head
 from tests.support.load import PAGE
 from tests.support.raw import GOODBYE, STALL_S, Opcode, frame, reset_at_close
+
+CDP = "/devtools/browser"
+"""The path of an endpoint whose clients speak CDP, leave now and then, and come back to the same browser."""
+KEEP_S = 5.0
 
 SESSION_S = 6.0
 """No session is longer, so that none outlasts a drain."""
@@ -291,9 +297,10 @@ def main() -> None:
         for line in sys.stdin:
             try:
                 began = time.monotonic()
-                browser = playwright.chromium.connect(sys.argv[1], timeout=STALL_S * 1000)
+                over_cdp = f"{sys.argv[1]}/{secrets.token_hex(8)}?keep={KEEP_S:g}" if CDP in sys.argv[1] else ""
+                browser = _connect(playwright, over_cdp)
                 say(opened=time.monotonic() - began)
-                page = browser.new_page()
+                page = browser.contexts[0].pages[0] if over_cdp else browser.new_page()
                 page.goto(PAGE)
                 until, clicks = time.monotonic() + float(line), 0
                 while time.monotonic() < until or not clicks:
@@ -302,10 +309,23 @@ def main() -> None:
                     if (text := page.locator("button").inner_text()) != str(clicks):
                         raise AssertionError(f"{text} instead of {clicks}")
                     page.wait_for_timeout(100)
+                    if over_cdp and clicks % 5 == 0:
+                        browser.close()  # it only disconnects
+                        browser = _connect(playwright, over_cdp)
+                        page = browser.contexts[0].pages[0]
+                if over_cdp:
+                    browser.new_browser_cdp_session().send("Browser.close")
                 browser.close()
                 say(done=clicks)
             except (Error, AssertionError) as error:
-                say(error=str(error))
+                # Why a kept session has ended is on its record, and judged there: nobody was connected.
+                say(**{"done": 0} if "this session has ended" in str(error) else {"error": str(error)})
+
+
+def _connect(playwright: Playwright, over_cdp: str) -> Browser:
+    if over_cdp:
+        return playwright.chromium.connect_over_cdp(over_cdp, timeout=STALL_S * 1000)
+    return playwright.chromium.connect(sys.argv[1], timeout=STALL_S * 1000)
 
 
 if __name__ == "__main__":

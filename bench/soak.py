@@ -19,7 +19,7 @@ from functools import partial
 
 from bench.harness import memory_kib, progress, side_by_side, table
 from bench.servers import driver, grid_of, settled
-from bench.soak_clients import RAW, REAL, Behaviour, Failed, World, works
+from bench.soak_clients import CDP, RAW, REAL, Behaviour, Failed, World, works
 from tests.support.census import Census, at_rest, differences, once_equal, use_every_slot, watched
 from tests.support.grid import NEVER, Grid
 from tests.support.raw import session
@@ -55,7 +55,15 @@ def lane(world: World, weights: Mapping[Behaviour, int], dice: random.Random, ta
         tally.done[behaviour.__name__] += 1
 
 
-def soak(minutes: float, seed: int, lifetime: str = NEVER, workers: int = 2, isolation: str = "context") -> bool:
+def soak(
+    minutes: float,
+    seed: int,
+    lifetime: str = NEVER,
+    workers: int = 2,
+    isolation: str = "context",
+    *,
+    cdp: bool = False,
+) -> bool:
     """One soak with its report on stdout. True when nothing leaked and every client was served as it should be."""
     environment = {
         "SESSION_PING_TIMEOUT": str(PING_TIMEOUT_S),
@@ -65,11 +73,13 @@ def soak(minutes: float, seed: int, lifetime: str = NEVER, workers: int = 2, iso
     }
     tally = EventCounts()
     with grid_of(workers, environment=environment) as grid:
-        world = World(("127.0.0.1", grid.port, "/"), grid.endpoint, driver().version, PING_TIMEOUT_S, threading.Event())
+        path = "/cdp" if cdp else "/"
+        endpoint = grid.endpoint + path.rstrip("/")
+        world = World(("127.0.0.1", grid.port, path), endpoint, driver().version, PING_TIMEOUT_S, threading.Event())
         _warm_up(world, workers)
         settled(grid)
         start, start_memory = at_rest(grid), memory(grid)
-        _run_lanes(world, minutes, seed, tally)
+        _run_lanes(world, minutes, seed, tally, CDP if cdp else RAW)
         _come_to_rest(grid, workers, lifetime)
         end, end_memory = once_equal(grid, start), memory(grid)
         ended = sessions_by_end(grid)
@@ -77,7 +87,7 @@ def soak(minutes: float, seed: int, lifetime: str = NEVER, workers: int = 2, iso
     rows = [(name, start.get(name, "-"), end.get(name, "-"), "LEAK" if name in leaks else "") for name in start | end]
     rows += [(f"memory, PSS: {name}", start_memory.get(name, "-"), mib, "") for name, mib in end_memory.items()]
     print(f"\nsoak of {minutes:g} min, seed {seed}, {workers} workers of {SLOTS} slots")
-    print(f"lifetime {lifetime}, isolation {isolation}\n")
+    print(f"lifetime {lifetime}, isolation {isolation}{', over CDP' if cdp else ''}\n")
     _print_table(("", "at the start", "at the end", ""), *((n, _cut(a), _cut(b), c) for n, a, b, c in rows))
     for name in leaks:
         print(f"{name}\n  at the start: {start.get(name)}\n  at the end:   {end.get(name)}\n")
@@ -105,8 +115,8 @@ def _warm_up(world: World, workers: int) -> None:
         works(world, random.Random(0))
 
 
-def _run_lanes(world: World, minutes: float, seed: int, tally: EventCounts) -> None:
-    weights = [RAW] * RAW_LANES + [REAL] * REAL_LANES
+def _run_lanes(world: World, minutes: float, seed: int, tally: EventCounts, raw: Mapping[Behaviour, int]) -> None:
+    weights = [raw] * RAW_LANES + [REAL] * REAL_LANES
     lanes = [
         partial(lane, world, each, random.Random(f"{seed} {number}"), tally) for number, each in enumerate(weights)
     ]
@@ -174,8 +184,10 @@ def main() -> int:
     parser.add_argument("--lifetime", default=NEVER, help="sessions after which a worker is recycled")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--isolation", default="context", help="what sessions have for themselves: context or browser")
+    parser.add_argument("--cdp", action="store_true", help="clients speak CDP, and some come back to kept sessions")
     given = parser.parse_args()
-    return 0 if soak(given.minutes, given.seed, given.lifetime, given.workers, given.isolation) else 1
+    good = soak(given.minutes, given.seed, given.lifetime, given.workers, given.isolation, cdp=given.cdp)
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

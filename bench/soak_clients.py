@@ -106,6 +106,20 @@ def babbles(world: World, dice: random.Random) -> None:
         _read_to_end(sock)
 
 
+def comes_back(world: World, dice: random.Random) -> None:
+    """Leaves a CDP session that is kept, and comes back to it."""
+    host, port, _ = world.target
+    path = f"/devtools/browser/{dice.randbytes(8).hex()}"
+    for query in ("?keep=30", ""):
+        try:
+            sock = upgrade((host, port), head((host, port, path + query), world.playwright_version))
+        except OSError as error:
+            raise Failed(str(error)) from None
+        with sock:
+            sock.sendall(GOODBYE)
+            _read_to_end(sock)
+
+
 def breaks_the_protocol(world: World, dice: random.Random) -> None:
     """Sends an unmasked frame in an open session."""
     with world.session() as sock:
@@ -160,6 +174,9 @@ RAW: dict[Behaviour, int] = {
 }
 """Behaviours and their weights."""
 
+CDP: dict[Behaviour, int] = {**RAW, comes_back: 4}
+"""The raw ones of a soak over CDP."""
+
 REAL: dict[Behaviour, int] = {works: 6, is_killed: 3, freezes_at_work: 1}
 
 
@@ -208,7 +225,7 @@ def _say(text: str) -> None:
 def _raw(endpoint: str, dice: random.Random) -> None:
     """Answers pings until the session ends; says why it ended."""
     parts = urlsplit(endpoint)
-    target = (str(parts.hostname), parts.port or 80, "/")
+    target = (str(parts.hostname), parts.port or 80, parts.path or "/")
     with upgrade(target[:2], head(target, sys.argv[4])) as sock:
         _say("open")
         sock.settimeout(None)
@@ -231,8 +248,9 @@ def _playwright(endpoint: str, dice: random.Random) -> None:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.connect(endpoint)
-        page = browser.new_context().new_page()
+        over_cdp = endpoint.endswith("/cdp")
+        browser = (playwright.chromium.connect_over_cdp if over_cdp else playwright.chromium.connect)(endpoint)
+        page = browser.contexts[0].pages[0] if over_cdp else browser.new_context().new_page()
         page.goto("data:text/html,<title>soak</title><canvas></canvas>")
         _say("open")
         for _ in range(dice.randrange(1, 8)):

@@ -1,0 +1,183 @@
+"""Bench: clients of the DevTools protocol, against a DevTools port of the same Chromium, and Playwright's protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+from playwright.async_api import Browser, Playwright, async_playwright
+from playwright.sync_api import sync_playwright
+from websockets.sync.client import ClientConnection, connect
+
+from bench.evaluate import MAKE_TEXT, SIZE
+from bench.harness import Options, Row, at_most, cpu_us, progress
+from bench.own import PAGE, REFILLED_S, WARM
+from bench.servers import chromium, grid_of, pids_of
+from tests.support.grid import Grid, eventually
+
+AT_A_TIME = 50
+"""Small commands before the other side's turn."""
+
+
+class Client:
+    """A page of a browser, by the fewest messages: no library's own work is in what is measured."""
+
+    def __init__(self, websocket: ClientConnection) -> None:
+        self._websocket = websocket
+        self._numbers = itertools.count(1)
+        self._session = ""
+        (page,) = [each for each in self._send("Target.getTargets")["targetInfos"] if each["type"] == "page"]
+        self._session = self._send("Target.attachToTarget", targetId=page["targetId"], flatten=True)["sessionId"]
+
+    def _send(self, method: str, **params: Any) -> Any:
+        number = next(self._numbers)
+        more = {"sessionId": self._session} if self._session else {}
+        self._websocket.send(json.dumps({"id": number, "method": method, "params": params, **more}))
+        while (answer := json.loads(self._websocket.recv())).get("id") != number:
+            pass
+        return answer["result"]
+
+    def evaluate(self, expression: str) -> Any:
+        return self._send("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+
+    def take_small(self) -> float:
+        """Milliseconds of one small evaluate."""
+        started = time.perf_counter()
+        for _ in range(AT_A_TIME):
+            self.evaluate("1")
+        return (time.perf_counter() - started) * 1000 / AT_A_TIME
+
+    def take_large(self) -> float:
+        """Milliseconds of one evaluate of SIZE characters, which are not parsed here."""
+        number = next(self._numbers)
+        params = {"expression": "window.text", "returnByValue": True}
+        message = {"id": number, "method": "Runtime.evaluate", "params": params, "sessionId": self._session}
+        started = time.perf_counter()
+        self._websocket.send(json.dumps(message))
+        text = self._websocket.recv(decode=False)
+        taken = (time.perf_counter() - started) * 1000
+        assert len(text) > SIZE
+        return taken
+
+
+def run(options: Options) -> list[Row]:
+    with grid_of(environment={"ISOLATION": "browser"}) as grid, devtools_port() as port:
+        rows = _evaluates(grid, port, options)
+    with grid_of(environment={"ISOLATION": "browser", "WARM_BROWSERS": str(WARM)}) as grid:
+        return [*rows, asyncio.run(_first_pages(grid, options))]
+
+
+@contextlib.contextmanager
+def devtools_port() -> Iterator[str]:
+    """The endpoint of a Chromium that Playwright has started, with the grid's flags and a DevTools port besides."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--remote-debugging-port=0"])
+        file = eventually(_port_file, "the browser has told its port")
+        port, path = file.read_text().splitlines()
+        page = browser.new_page()
+        yield f"ws://127.0.0.1:{port}{path}"
+        page.close()
+        browser.close()
+
+
+def _port_file() -> Path | None:
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            for argument in process.cmdline():
+                file = Path(argument.removeprefix("--user-data-dir=")) / "DevToolsActivePort"
+                if argument.startswith("--user-data-dir=") and file.exists():
+                    return file
+    return None
+
+
+def _evaluates(grid: Grid, port: str, options: Options) -> list[Row]:
+    proxy = pids_of(grid)["proxy"]
+    small: dict[str, list[float]] = {"grid": [], "direct": []}
+    large: dict[str, list[float]] = {"grid": [], "direct": []}
+    with contextlib.ExitStack() as stack:
+        sides = {
+            side: Client(stack.enter_context(connect(endpoint, compression=None, max_size=None)))
+            for side, endpoint in (("direct", port), ("grid", f"{grid.endpoint}/cdp"))
+        }
+        for client in sides.values():
+            client.evaluate(f"({MAKE_TEXT})({SIZE})")
+            client.take_small()
+            client.take_large()
+        before = cpu_us(proxy)
+        for number in range(options.pick(60, 4)):
+            for side in ("direct", "grid") if number % 2 else ("grid", "direct"):
+                small[side].append(sides[side].take_small())
+        for number in range(options.pick(40, 4)):
+            for side in ("direct", "grid") if number % 2 else ("grid", "direct"):
+                large[side].append(sides[side].take_large())
+        used = cpu_us(proxy) - before
+    return [
+        _row("evaluate('1') over CDP, median", small, 1.2, 3),
+        _row("a result of 4 MiB over CDP, median", large, 0.9, 1),
+        Row("CPU of the proxy meanwhile", f"{used:.0f} µs", "", "", *at_most(used, 20_000, " µs")),
+    ]
+
+
+def _row(what: str, times: dict[str, list[float]], limit: float, digits: int) -> Row:
+    grid, direct = median(times["grid"]), median(times["direct"])
+    target = at_most(grid / direct, limit, " ×")
+    return Row(what, f"{grid:.{digits}f} ms", f"{direct:.{digits}f} ms direct", f"{grid / direct:.3f} ×", *target)
+
+
+async def _first_pages(grid: Grid, options: Options) -> Row:
+    times: dict[str, list[float]] = {"over CDP": [], "Playwright's protocol": []}
+    async with async_playwright() as playwright:
+        for number in range(1 + options.pick(40, 5)):
+            for side in sorted(times, reverse=bool(number % 2)):
+                await asyncio.sleep(REFILLED_S)
+                taken = await (_over_cdp if side == "over CDP" else _over_playwright)(playwright, grid)
+                if number:  # the first one warms the client up
+                    times[side].append(taken)
+            if number:
+                progress(f"  round {number}: " + ", ".join(f"{side} {each[-1]:.0f} ms" for side, each in times.items()))
+    cdp, own = (median(times[side]) for side in ("over CDP", "Playwright's protocol"))
+    return Row(
+        "connect_over_cdp() to the first page, median",
+        f"{cdp:.1f} ms",
+        f"{own:.1f} ms connect(), own browser",
+        f"{cdp / own:.3f} ×",
+        *at_most(cdp / own, 1.15, " ×"),
+    )
+
+
+async def _over_cdp(playwright: Playwright, grid: Grid) -> float:
+    """Milliseconds from connect to a page that has been loaded."""
+    started = time.perf_counter()
+    browser = await playwright.chromium.connect_over_cdp(f"{grid.endpoint}/cdp")
+    await browser.contexts[0].pages[0].goto(PAGE)
+    return await _done(browser, started)
+
+
+async def _over_playwright(playwright: Playwright, grid: Grid) -> float:
+    """The same in Playwright's protocol."""
+    started = time.perf_counter()
+    browser = await playwright.chromium.connect(grid.endpoint)
+    page = await (await browser.new_context()).new_page()
+    await page.goto(PAGE)
+    return await _done(browser, started)
+
+
+async def _done(browser: Browser, started: float) -> float:
+    taken = (time.perf_counter() - started) * 1000
+    await browser.close()
+    return taken
+
+
+COMPARES = (
+    "Commands of a client with few messages to a page: through the grid, and at a DevTools port of a Chromium with the "
+    "same flags; both take turns. Then sessions of Playwright for Python in turn, each with a browser of its own that "
+    "was warm: over CDP and in Playwright's protocol."
+)
