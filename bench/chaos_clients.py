@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
-from playwright.sync_api import Browser, Playwright
+from playwright.sync_api import Browser, Error, Playwright
 
 from bench.client import ClientProcess, Target, head
 from tests.support.load import PAGE
@@ -287,7 +287,7 @@ def _one_session(client: _Client, life: Life, book: Book, dice: random.Random, v
 
 def main() -> None:
     """Lives one session for each line of its input: clicks and reads ten times a second for so many seconds."""
-    from playwright.sync_api import Error, sync_playwright
+    from playwright.sync_api import sync_playwright
 
     def say(**what: object) -> None:
         print(json.dumps(what), flush=True)
@@ -311,7 +311,7 @@ def main() -> None:
                     page.wait_for_timeout(100)
                     if over_cdp and clicks % 5 == 0:
                         browser.close()  # it only disconnects
-                        browser = _connect(playwright, over_cdp)
+                        browser = _come_back(playwright, over_cdp)
                         page = browser.contexts[0].pages[0]
                 if over_cdp:
                     browser.new_browser_cdp_session().send("Browser.close")
@@ -319,13 +319,26 @@ def main() -> None:
                 say(done=clicks)
             except (Error, AssertionError) as error:
                 # Why a kept session has ended is on its record, and judged there: nobody was connected.
-                say(**{"done": 0} if "this session has ended" in str(error) else {"error": str(error)})
+                is_over = "this session has ended" in str(error) or "there is no such session" in str(error)
+                say(**{"done": 0} if is_over else {"error": str(error)})
 
 
 def _connect(playwright: Playwright, over_cdp: str) -> Browser:
     if over_cdp:
         return playwright.chromium.connect_over_cdp(over_cdp, timeout=STALL_S * 1000)
     return playwright.chromium.connect(sys.argv[1], timeout=STALL_S * 1000)
+
+
+def _come_back(playwright: Playwright, over_cdp: str) -> Browser:
+    """The worker of the session may just be gone, and have no successor yet: a 503 with Retry-After says so."""
+    until = time.monotonic() + STALL_S
+    while True:
+        try:
+            return _connect(playwright, over_cdp)
+        except Error as error:
+            if "does not take its client now" not in str(error) or time.monotonic() > until:
+                raise
+        time.sleep(KEEP_S / 10)
 
 
 if __name__ == "__main__":
