@@ -15,6 +15,7 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 
 from pwgrid.cli import token as tokens
+from pwgrid.runtime.directory import SESSION_FILES, worker_dir
 from pwgrid.tokens.tokens import Role
 from tests.support import raw
 from tests.support.grid import ROOT, Grid, eventually, running_grid
@@ -82,7 +83,8 @@ def test_every_curl_line_of_the_docs_does_what_it_says(grid: Grid, token: str, t
     environment = {**os.environ, "HOME": str(tmp_path), "CURL_HOME": str(tmp_path), "GRID": grid.http, "TOKEN": token}
     with raw.session(grid.port, f"/?token={token}"):
         running = eventually(lambda: asked("/v1/sessions?status=running")["sessions"], "its start is on record")
-        environment["SESSION"] = running[0]["id"]
+        environment |= {"SESSION": running[0]["id"], "FILE": "report.pdf"}
+        has_downloaded(worker_dir(grid.runtime, running[0]["workerId"]), running[0]["id"], "report.pdf")
         for line in LINES:
             environment["WORKER"] = eventually(serving, "a worker serves")[0]["id"]
             done = subprocess.run(
@@ -91,6 +93,13 @@ def test_every_curl_line_of_the_docs_does_what_it_says(grid: Grid, token: str, t
             assert done.returncode == 0, (line, done.stdout, done.stderr)
             if done.stdout.startswith("{") and "browserId" in (answer := json.loads(done.stdout)):
                 environment["LEASE"] = answer["browserId"]
+
+
+def has_downloaded(worker: Path, session_id: str, name: str) -> None:
+    """The fake browser server downloads nothing: this is what the real one leaves."""
+    directory = next((worker / "sessions").iterdir())
+    (directory / name).write_text("%PDF")
+    (worker / SESSION_FILES / session_id).symlink_to(directory.name)
 
 
 def test_the_pages_need_no_other_host(grid: Grid) -> None:

@@ -102,8 +102,8 @@ def spec(
         settings.short_form(browser_type),
         replace(browser, executable=executable) if executable else browser,
         directory,
-        live_view,
-        code_cache,
+        live_view=live_view,
+        code_cache=code_cache,
     )
 
 

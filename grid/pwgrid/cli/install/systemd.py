@@ -20,6 +20,7 @@ _NEED_ROOT: Final = (
     "Private",
     "Protect",
     "RemoveIPC=",
+    "StateDirectory",
     "User=",
 )
 """A user's own systemd cannot do this, or does not need it: its unit has no lines that begin so."""
