@@ -22,8 +22,8 @@ ENVIRONMENT = {
     "WARM_BROWSERS": "1",
     "MAX_CONCURRENT_SESSIONS": "5",
     "HEARTBEAT_INTERVAL": "1",
-    "WORKER_LOST_THRESHOLD": "5",
 }
+LOST = {**ENVIRONMENT, "WORKER_LOST_THRESHOLD": "5"}
 KEPT = 2
 TITLE = "data:text/html,<title>as it was</title>"
 
@@ -86,21 +86,33 @@ async def nothing_is_lost(load: Load, kept: Waiting) -> None:
     assert load.lost == {}
 
 
-async def test_a_killed_proxy_master_and_redis_and_a_frozen_proxy_lose_none(playwright: Playwright) -> None:
+async def a_proxy_gets(signum: int, grid: Grid, load: Load, kept: Waiting) -> None:
+    async with load.at_the_door:
+        proxy = grid.status()["proxy"]["pid"]
+        os.kill(proxy, signum)
+        await is_gone(proxy)
+    load.refused.clear()  # those that asked whether anybody is there
+    await nothing_is_lost(load, kept)
+
+
+async def test_a_frozen_proxy_loses_none(playwright: Playwright) -> None:
+    async with (
+        row(playwright, environment=LOST, repaired=True, cdp=True) as (grid, load),
+        waiting(grid, playwright) as kept,
+    ):
+        await a_proxy_gets(signal.SIGSTOP, grid, load, kept)
+        assert load.refused == []
+
+
+async def test_a_killed_proxy_master_and_redis_lose_none(playwright: Playwright) -> None:
     async with (
         row(playwright, environment=ENVIRONMENT, repaired=True, cdp=True) as (grid, load),
         waiting(grid, playwright) as kept,
     ):
-        for signum in (signal.SIGKILL, signal.SIGSTOP):
-            async with load.at_the_door:
-                proxy = grid.status()["proxy"]["pid"]
-                os.kill(proxy, signum)
-                await is_gone(proxy)
-            load.refused.clear()  # those that asked whether anybody is there
-            await nothing_is_lost(load, kept)
+        await a_proxy_gets(signal.SIGKILL, grid, load, kept)
 
         await asyncio.to_thread(grid.kill_master)
-        await load.goes_on()  # no more, since without a master the grid stops after WORKER_LOST_THRESHOLD
+        await nothing_is_lost(load, kept)
         await asyncio.to_thread(grid.start_again)
         await nothing_is_lost(load, kept)
 
@@ -114,7 +126,7 @@ async def test_a_killed_proxy_master_and_redis_and_a_frozen_proxy_lose_none(play
 
 
 async def test_a_worker_that_is_killed_and_one_that_is_frozen_lose_none(playwright: Playwright) -> None:
-    async with row(playwright, environment=ENVIRONMENT, cdp=True) as (grid, load):
+    async with row(playwright, environment=LOST, cdp=True) as (grid, load):
         async with waiting(grid, playwright) as kept:
             victims = []
             for signum in (signal.SIGKILL, signal.SIGSTOP):
