@@ -1,7 +1,6 @@
 """CDP clients in one browser server, each session with a browser of its own: real Chromium, raw clients."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -18,6 +17,7 @@ from websockets.exceptions import InvalidStatus
 
 from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.worker.holders import End
+from tests.support.browsers import chromiums_of
 from tests.support.cdp_door import CdpClient, CdpDoor, CdpError, cdp_client, cdp_door
 from tests.support.grid import eventually_async
 from tests.support.stand_in_proxy import BOUND_S
@@ -49,12 +49,7 @@ async def door(shared: CdpDoor) -> AsyncIterator[CdpDoor]:
 
 def browsers(door: CdpDoor) -> set[int]:
     """The pids of the browsers, warm ones and the shared one too."""
-    found = set()
-    for each in psutil.Process(door.server.pid).children():
-        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
-            if "--remote-debugging-pipe" in each.cmdline():
-                found.add(each.pid)
-    return found
+    return chromiums_of(door.server.pid)
 
 
 async def browser_pid(client: CdpClient) -> int:

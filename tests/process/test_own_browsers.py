@@ -17,6 +17,7 @@ from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.types import Isolation
 from pwgrid.worker.holders import End, OwnBrowser
 from tests.hostile.calls import browser_pid, browser_session, evaluate, goto, targets
+from tests.support.browsers import chromiums_of
 from tests.support.grid import eventually_async
 from tests.support.protocol_client import Refusal, protocol_client
 from tests.support.stand_in_proxy import BOUND_S, Watched, browser_server
@@ -39,13 +40,8 @@ def own(network: str = "", **options: object) -> OwnBrowser:
 
 
 def browsers(watched: Watched) -> set[int]:
-    """The pids of the browsers, the shared one too. Their helpers are below them."""
-    found = set()
-    for each in psutil.Process(watched.server.pid).children():
-        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
-            if "--remote-debugging-pipe" in each.cmdline():
-                found.add(each.pid)
-    return found
+    """The pids of the browsers, the shared one too."""
+    return chromiums_of(watched.server.pid)
 
 
 async def test_each_session_has_a_browser_that_no_other_one_sees(watched: Watched) -> None:

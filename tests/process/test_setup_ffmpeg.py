@@ -10,8 +10,7 @@ from pwgrid.common.errors import GridError
 from pwgrid.installed.browsers import SearchPaths
 from pwgrid.setup.ffmpeg import find_ffmpeg
 from tests.conftest import need
-from tests.support.bare_host import BareHost
-from tests.support.browsers import fit_browser
+from tests.support.bare_host import BareHost, host_with_shell
 from tests.support.stand_in_proxy import browser_server
 
 WORKS = "echo ' V....D libvpx-vp9  libvpx VP9'"
@@ -21,13 +20,7 @@ PLACE = "cache/ffmpeg-7/ffmpeg-linux"
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BareHost:
     """A host with a browser and without ffmpeg."""
-    world = BareHost(tmp_path)
-    for module in ("browsers", "ffmpeg"):
-        monkeypatch.setattr(f"pwgrid.setup.{module}.own_driver", lambda: world.driver)
-    shell = tmp_path / "root/usr/lib/chromium/chromium-headless-shell"
-    shell.parent.mkdir(parents=True)
-    shell.symlink_to(fit_browser("chromium").executable)
-    return world
+    return host_with_shell(tmp_path, monkeypatch)
 
 
 def test_the_system_s_ffmpeg_is_put_where_playwright_looks_for_its_own(world: BareHost) -> None:

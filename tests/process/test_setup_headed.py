@@ -13,8 +13,8 @@ from pwgrid.runtime.display_sockets import SOCKETS, remove_socket, take_number
 from pwgrid.settings.model import Settings
 from pwgrid.worker.browser import headed_browsers
 from tests.conftest import need_headed
-from tests.support.bare_host import SETTINGS, BareHost
-from tests.support.browsers import fit_browser, settings_of_host
+from tests.support.bare_host import SETTINGS, BareHost, host_with_shell
+from tests.support.browsers import settings_of_host
 
 APT_INSTALLS = "case \"$*\" in *'install -y'*) ln -s {source} $WORLD/{place};; esac"
 
@@ -23,13 +23,7 @@ APT_INSTALLS = "case \"$*\" in *'install -y'*) ln -s {source} $WORLD/{place};; e
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BareHost:
     """A host with a headless shell, and nothing to open a window with."""
     need_headed("chromium")
-    world = BareHost(tmp_path)
-    for module in ("browsers", "ffmpeg"):
-        monkeypatch.setattr(f"pwgrid.setup.{module}.own_driver", lambda: world.driver)
-    shell = tmp_path / "root/usr/lib/chromium/chromium-headless-shell"
-    shell.parent.mkdir(parents=True)
-    shell.symlink_to(fit_browser("chromium").executable)
-    return world
+    return host_with_shell(tmp_path, monkeypatch)
 
 
 def test_asked_for_it_is_installed_and_a_window_is_opened(world: BareHost, monkeypatch: pytest.MonkeyPatch) -> None:

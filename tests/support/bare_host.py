@@ -4,12 +4,15 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from pwgrid.common.types import BrowserType
 from pwgrid.installed.browsers import FoundBrowser, SearchPaths
 from pwgrid.installed.driver import Driver
 from pwgrid.settings.model import Settings
 from pwgrid.setup.browsers import setup
 from pwgrid.setup.packages import Host, Steps
+from tests.support.browsers import fit_browser
 
 SETTINGS = Settings()
 _TOOLS = ("env", "ln", "mkdir", "sh", "sleep", "touch")
@@ -86,3 +89,14 @@ class BareHost:
     def text(self) -> str:
         """All that was said."""
         return "\n".join(self.said)
+
+
+def host_with_shell(directory: Path, monkeypatch: pytest.MonkeyPatch) -> BareHost:
+    """One that has nothing but a headless shell, and whose installers find its driver."""
+    host = BareHost(directory)
+    for module in ("browsers", "ffmpeg"):
+        monkeypatch.setattr(f"pwgrid.setup.{module}.own_driver", lambda: host.driver)
+    shell = directory / "root/usr/lib/chromium/chromium-headless-shell"
+    shell.parent.mkdir(parents=True)
+    shell.symlink_to(fit_browser("chromium").executable)
+    return host

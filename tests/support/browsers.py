@@ -1,8 +1,11 @@
 """The browsers of this host that are fit for the tests: those that open a page, as `pwgrid setup` proves it."""
 
+import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+
+import psutil
 
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.launch_failure import BrowserLaunchError
@@ -45,3 +48,13 @@ def _tried(browser: FoundBrowser, settings: Settings) -> Trial:
             return beside.submit(launch_once, browser, settings, settings.short_form(browser.browser_type)).result()
         except BrowserLaunchError as error:
             return Trial(error.reason)
+
+
+def chromiums_of(node: int) -> set[int]:
+    """The pids of the Chromiums of the browser server with this pid. Their helpers are below them."""
+    found = set()
+    for each in psutil.Process(node).children():
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            if "--remote-debugging-pipe" in each.cmdline():
+                found.add(each.pid)
+    return found

@@ -1,12 +1,11 @@
 """When a worker records the starts and ends of its sessions, and answers their proxies."""
 
 import asyncio
-import contextlib
 import json
 import math
 import os
 import socket
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -132,14 +131,8 @@ class Worker:
     def give_back(self, session_id: str) -> None:
         self.done.append(f"give back {session_id}")
 
-    exited: asyncio.Future[None]
-
-    @contextlib.contextmanager
-    def ping(self) -> Iterator[asyncio.Future[None]]:
-        self.exited = asyncio.get_running_loop().create_future()
-        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        answer.set_result(None)
-        yield answer
+    async def has_reported(self, _timeout_s: float) -> None:
+        """Every end at once."""
 
     def close_session(self, session_id: str, reason: str, _text: str | None) -> None:
         self.done.append(f"close {session_id}: {reason}")

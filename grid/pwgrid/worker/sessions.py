@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -243,12 +243,7 @@ class Sessions:
         """Calls `then` when each end is known here that the browser server has reported before now: a client that has
         just gone may come again before this process has read of its end."""
 
-        async def reported() -> None:
-            assert self.server is not None
-            left_s = max(0.0, client.deadline - time.monotonic())
-            with self.server.ping() as answer:
-                either: list[asyncio.Future[Any]] = [answer, self.server.exited]
-                await asyncio.wait(either, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        assert self.server is not None
 
         def go_on(task: asyncio.Task[None]) -> None:
             self._joining.discard(task)
@@ -258,7 +253,7 @@ class Sessions:
                 task.result()
                 then()
 
-        task = asyncio.create_task(reported())
+        task = asyncio.create_task(self.server.has_reported(client.deadline - time.monotonic()))
         self._joining.add(task)
         task.add_done_callback(go_on)
 

@@ -194,14 +194,13 @@ class Worker:
         """Kill it and its tree; its sessions fail for `reason`."""
         self._do(self.life.takes_too_much_memory(reason))
 
-    def end_oldest_kept(self, reason: str) -> bool:
-        """Have it end the session that it has kept longest. Returns False if it has none."""
+    def end_oldest_kept(self, reason: str) -> None:
+        """Have it end the session that it has kept longest, if it has one."""
         if self.oldest_kept is None or self.link is None:
-            return False
+            return
         log.warning("kept_session_ended", worker=self.worker_id, session=self.oldest_kept.session_id, reason=reason)
         self.send("end_kept", {"sessionId": self.oldest_kept.session_id})
         self.oldest_kept = None  # until it says which is the next one
-        return True
 
     def end_all_kept(self, reason: str) -> bool:
         """Have it end all kept sessions, once. Returns False if that was asked already, or if it has none."""

@@ -246,9 +246,7 @@ class BrowserServer:
         if profile is not None:
             question["profile"] = profile.as_json()
         with self._ask(question, "acquired") as answer:
-            either: list[asyncio.Future[Any]] = [answer, self.exited]
-            timeout_s = max(0.0, until - time.monotonic())
-            await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await self._until_answered(answer, until - time.monotonic())
             if self.is_gone:
                 raise BrowserServerGone
             if not answer.done():
@@ -282,8 +280,7 @@ class BrowserServer:
         # The launcher's own deadline comes first; this one is for a launcher that hangs.
         limit_s = timeout_s + max(1.0, timeout_s / 10)
         with self._ask({"do": "canary", "timeoutS": timeout_s}, "canary") as answer:
-            either: list[asyncio.Future[Any]] = [answer, self.exited]
-            await asyncio.wait(either, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            await self._until_answered(answer, limit_s)
             if answer.done():
                 said = answer.result()
                 return CanaryResult(said["ok"], said["error"] or "", said["ms"])
@@ -300,6 +297,12 @@ class BrowserServer:
     def ping(self) -> Answer:
         """Asks the browser server itself."""
         return self._ask({"do": "ping"}, "pong")
+
+    async def has_reported(self, timeout_s: float) -> None:
+        """Returns once `on_closed` was called for each end that the browser server has reported before now; at the
+        latest when it has ended, or after `timeout_s`."""
+        with self.ping() as answer:
+            await self._until_answered(answer, timeout_s)
 
     def ask_browser(self) -> Answer:
         """Asks the browser. One that has ended never answers, and `on_gone` follows."""
@@ -386,6 +389,11 @@ class BrowserServer:
             bool(profile and profile["isInOrder"]),
         )
         self._on_closed(closed, lambda: self._link.send({"do": "ack", "idx": message["idx"]}))
+
+    async def _until_answered(self, answer: asyncio.Future[Any], timeout_s: float) -> None:
+        """Returns when this answer has come, the browser server has ended, or the time is over."""
+        either = [answer, self.exited]
+        await asyncio.wait(either, timeout=max(0.0, timeout_s), return_when=asyncio.FIRST_COMPLETED)
 
     def _tell_clients(self, message: Message) -> None:
         if message["say"] == "ending":
