@@ -8,7 +8,7 @@ import pytest
 
 from pwgrid.common.types import BrowserType
 from pwgrid.installed.browsers import FoundBrowser, SearchPaths
-from pwgrid.installed.driver import Driver
+from pwgrid.installed.driver import Driver, own_driver
 from pwgrid.settings.model import Settings
 from pwgrid.setup.browsers import setup
 from pwgrid.setup.packages import Host, Steps
@@ -52,7 +52,7 @@ class BareHost:
     @property
     def driver(self) -> Driver:
         """What stands for Playwright's own."""
-        return Driver(self.bin / "node", Path("cli.js"))
+        return Driver(own_driver().version, self.bin / "node", Path("cli.js"))
 
     def command(self, name: str, script: str) -> None:
         """A command that is this shell script. $WORLD is the directory of all."""

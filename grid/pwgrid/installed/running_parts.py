@@ -105,7 +105,9 @@ def _find_browsers(settings: Settings, scaled_up: Collection[str] = ()) -> dict[
 
 
 def _executables(browsers: dict[str, FoundBrowser]) -> list[str]:
-    return [each.executable for each in browsers.values() if each.executable]
+    """The browsers and their drivers, by a file of each that another version replaces."""
+    files = [each.executable for each in browsers.values() if each.executable]
+    return [*files, *(str(each.driver.core / "package.json") for each in browsers.values())]
 
 
 def _of_file(executable: str) -> str:

@@ -9,6 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from pwgrid.common import readiness
 from pwgrid.common.label_keys import LabelKey, parse
+from pwgrid.common.playwright_version import minor_of
 from pwgrid.common.types import BrowserType, Isolation
 
 _NO_LIMIT: Final = 1_000_000_000
@@ -138,4 +139,4 @@ class Roster:
 
 def _minor(worker: Mapping[str, Any]) -> str | None:
     version = worker.get("playwrightVersion")
-    return ".".join(version.split(".")[:2]) if version else None
+    return minor_of(version) if version else None

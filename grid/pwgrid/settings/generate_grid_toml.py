@@ -30,6 +30,7 @@ _POOLS_HEAD: Final = """
 _EXAMPLE: Final = {
     "name": "appa",
     "browser": "chromium",
+    "playwright": "1.58",
     "workers": 3,
     "slots": 5,
     "lifetime": 50,

@@ -24,6 +24,7 @@ from pwgrid.common.grid_url import GridUrl
 from pwgrid.common.types import BROWSER_TYPES, BrowserType, Isolation
 from pwgrid.settings import value_types
 from pwgrid.settings.allowed_browser_args import ALLOWED_BROWSER_ARGS
+from pwgrid.settings.own_playwright import own_minor
 from pwgrid.settings.pools import PoolSettings, PoolTable
 
 T = TypeVar("T")
@@ -239,6 +240,8 @@ class Settings(BaseModel, frozen=True):
     """Launch options of clients. heed: who asks for others than its pool's gets an own browser; ignore: only noted."""
     allowed_browser_args: tuple[value_types.SwitchName, ...] = setting(ALLOWED_BROWSER_ARGS, "browsers", "proxy")
     """Switches that clients may give in args, by name; * at the end for all that begin so, * alone for any."""
+    drivers_dir: value_types.AbsolutePath = setting("", "browsers", "fixed")
+    """Drivers of other versions of Playwright; empty: ~/.local/state/pwgrid/drivers and /var/lib/pwgrid/drivers."""
     launch_timeout: value_types.Interval = setting(60.0, "browsers", "proxy", "worker")
     """A browser that is not ready after this time is given up."""
 
@@ -336,7 +339,8 @@ class Settings(BaseModel, frozen=True):
 
     def _by_global_settings(self, browser_type: BrowserType) -> PoolSettings:
         values = {key: getattr(self, name) for key, name in _names_of(browser_type).items()}
-        return PoolSettings(browser_type, browser_type, getattr(self, f"{browser_type}_workers"), **values)
+        workers = getattr(self, f"{browser_type}_workers")
+        return PoolSettings(browser_type, browser_type, workers, playwright=own_minor(), **values)
 
     def _as_isolated(self, pool: PoolSettings, *, has_lifetime: bool = False) -> PoolSettings:
         """The pool with what follows from its isolation. `has_lifetime`: its own table says one."""

@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from pwgrid.common import label_keys
 from pwgrid.common.errors import Violation
+from pwgrid.common.playwright_version import MINOR
 from pwgrid.common.types import BROWSER_TYPES, BrowserType, Isolation
 from pwgrid.common.wording import did_you_mean
 from pwgrid.settings import value_types
@@ -87,6 +88,8 @@ class PoolTable(BaseModel, frozen=True):
     """Name of the pool: 1 to 63 lower case letters, digits, - and _."""
     browser: BrowserType | None = None
     """chromium, firefox or webkit; may be left out where labels name it."""
+    playwright: Annotated[str, value_types.like(MINOR, 'must be a version like "1.58"')] | None = None
+    """Playwright of its clients, one that `pwgrid setup --playwright` has installed; else pwgrid's own."""
     workers: value_types.Workers = 1
     """How many workers."""
     slots: value_types.Slots | None = None
@@ -164,6 +167,7 @@ class PoolTable(BaseModel, frozen=True):
 class PoolSettings:
     """One pool with all its values. `slots` and `lifetime` are sessions of each worker; a limit of 0 is off.
 
+    `playwright` is the minor version of the driver, and so of the clients; empty: pwgrid's own.
     `warm` own browsers are kept warm by each worker, none unless `isolation` is `browser`. `max_own_browsers` bounds
     those that sessions have in one worker; 0: as many as slots.
     `is_short_form`: it comes from CHROMIUM_WORKERS or the like, not from a table.
@@ -174,6 +178,7 @@ class PoolSettings:
     workers: int
     slots: int
     lifetime: int
+    playwright: str = ""
     max_memory_mib: int = 0
     max_memory_hard_mib: int = 0
     isolation: Isolation = Isolation.CONTEXT
@@ -198,7 +203,7 @@ class PoolSettings:
         """The values of `own` with which browsers are launched."""
         proxy = self.proxy.options() if self.proxy else {}
         env = sorted((name, value.get_secret_value()) for name, value in self.env.items())
-        return (self.channel, repr(self.args), repr(proxy), repr(env))
+        return (self.channel, self.playwright, repr(self.args), repr(proxy), repr(env))
 
 
 # Reading them
@@ -276,6 +281,7 @@ def _sentence(error: ErrorDetails) -> str:
         return f"must be one of {', '.join(Isolation)}"
     return {
         "headless": "must be true or false",
+        "playwright": 'must be a text like "1.58", with its quotation marks',
         "args": "must be a list of texts",
         "labels": "must be a list of label keys",
         "proxy": "must be a URL, or a table of server, bypass, username, password",

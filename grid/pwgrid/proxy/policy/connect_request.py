@@ -11,6 +11,7 @@ from websockets.exceptions import InvalidHandshake, InvalidHeader, InvalidMethod
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
+from pwgrid.common.playwright_version import minor_of_client, order_of
 from pwgrid.common.types import BROWSER_TYPES, BrowserType, Isolation, Protocol
 from pwgrid.proxy.policy.access import ANYBODY, DIRECT, Access, Identity, check_origin
 from pwgrid.proxy.policy.arrival import Address, Arrival
@@ -39,7 +40,6 @@ from pwgrid.proxy.roster import PoolView
 
 CONNECT_HINT: Final = f"this is a Playwright grid: connect a Playwright client to {CLIENT_URL}"
 
-_PLAYWRIGHT_AGENT: Final = re.compile(r"Playwright/(\d+\.\d+)")
 _VERSION_CHARACTERS: Final = 20
 _WORKER_PATH: Final = re.compile(r"/playwright/(?P<type>[a-z]+)/(?P<id>[0-9a-f]+)\.(?P<secret>[0-9A-Za-z_-]+)")
 
@@ -161,12 +161,12 @@ def decide(
         return SessionPath(session_id, identity, keep_s)
     version = None if is_cdp else _client_version(headers)  # any version of a library speaks CDP
     if version is not None and policy.versions and version not in policy.versions:
-        known = ", ".join(sorted(policy.versions))
+        known = ", ".join(sorted(policy.versions, key=order_of))
         raise Refusal(
             428,
             f"this client is Playwright {version[:_VERSION_CHARACTERS]}, the grid's browsers speak {known}: "
             f"install Playwright {known} on the client, or upgrade the grid",
-            details={"versions": sorted(policy.versions)},
+            details={"versions": sorted(policy.versions, key=order_of)},
         )
     profile_said = _said(headers, parameters, "profile")
     named = _WORKER_PATH.fullmatch(path)
@@ -330,10 +330,7 @@ def _check_handshake(request: Request) -> None:
 
 
 def _client_version(headers: Headers) -> str | None:
-    for agent in headers.get_all("user-agent"):
-        if match := _PLAYWRIGHT_AGENT.match(agent):
-            return match[1]
-    return None
+    return next(filter(None, map(minor_of_client, headers.get_all("user-agent"))), None)
 
 
 def _said(headers: Headers, parameters: Iterable[tuple[str, str]], what: str) -> str:
