@@ -32,6 +32,7 @@ _EXAMPLE: Final = {
     "browser": "chromium",
     "playwright": "1.58",
     "workers": 3,
+    "on_demand": False,
     "slots": 5,
     "lifetime": 50,
     "isolation": "browser",

@@ -152,6 +152,10 @@ class Settings(BaseModel, frozen=True):
     """Own browsers that each worker keeps warm, in pools with isolation browser."""
     max_own_browsers: value_types.OwnBrowsers = setting(0, "workers", "worker")
     """Own browsers that sessions may have in one worker, the warm ones not counted; 0: as many as it has slots."""
+    on_demand: bool = setting(True, "workers", "pool")
+    """Clients of an installed Playwright version that no pool names get a pool, which starts when the first comes."""
+    on_demand_idle: Annotated[float, value_types.seconds(5)] = setting(600.0, "workers", "master")
+    """A pool that starts on demand ends when nobody has used it for this time."""
 
     worker_select_timeout: value_types.Wait = setting(5.0, "queue", "proxy")
     """How long a client waits for a slot."""
@@ -312,10 +316,11 @@ class Settings(BaseModel, frozen=True):
     """Other pools: [[pools]] in the file, AppA:Chromium:Staging=3,AppB:Firefox:UAT=1 in the environment."""
 
     def workers_wanted(self) -> dict[BrowserType, int]:
-        """How many workers of each browser type all pools together should have; also of those types with none."""
+        """How many workers of each browser type all pools together should have, also of those types with none. Pools
+        that start on demand do not count."""
         wanted: dict[BrowserType, int] = dict.fromkeys(BROWSER_TYPES, 0)
         for pool in self.pools_wanted().values():
-            wanted[pool.browser_type] += pool.workers
+            wanted[pool.browser_type] += 0 if pool.on_demand else pool.workers
         return wanted
 
     def pools_wanted(self) -> dict[str, PoolSettings]:
