@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import signal
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -157,11 +159,13 @@ def test_a_master_that_is_killed_leaves_its_pools_on_demand_to_the_next_one(grid
         (place / "held").touch()
         waiting = [client(stack, grid, OLD) for _ in range(2)]
         eventually(lambda: [worker["status"] for worker in workers(grid)] == ["starting"], "its worker starts")
+        os.kill(workers(grid)[0]["pid"], signal.SIGKILL)  # the first restart is at once
+        eventually(lambda: "starting" in {worker["status"] for worker in workers(grid)}, "another one starts")
         grid.kill_master()
         grid.start_again()
         (place / "held").unlink()
         assert all(map(is_served, waiting))
-        assert len(workers(grid)) == 1
+        assert [worker["status"] for worker in workers(grid)].count("available") == 1
     eventually(lambda: is_idle(grid), f"{POOL} has ended")
 
 

@@ -427,6 +427,18 @@ def test_bad_label_keys_and_names_are_refused(target: str, more: Pairs, status: 
 LEASE = "/lease/firefox/0a1b2c3d/0123456789abcdef.s3-cr_et"
 
 
+@pytest.mark.parametrize("target", [LEASE, "/playwright/firefox/0a1b2c3d.s3cret"])
+def test_a_client_of_another_version_than_its_lease_or_named_worker_hears_it(target: str) -> None:
+    there = policy(versions_of_workers={"0a1b2c3d": "1.58"}, pools_of_workers={"0a1b2c3d": "firefox"})
+    with pytest.raises(
+        Refusal, match=r"this client is Playwright 1\.65, and the worker .* is for Playwright 1\.58: "
+    ) as no:
+        decided(target, headers(("user-agent", "Playwright/1.65.1")), there)
+    assert (no.value.status, no.value.details) == (428, {"versions": ["1.58"]})
+    for agent in ("Playwright/1.58.2", "curl/8"):
+        decided(target, headers(("user-agent", agent)), there)
+
+
 def test_the_endpoint_of_a_lease_is_its_holder_s_right_without_a_token_and_whatever_the_grid_offers() -> None:
     guarded = policy(access=Access(token="t0ken"), pools={})
     given = headers(FIREFOX_CLIENT, ("user-agent", "Playwright/1.65.1"))

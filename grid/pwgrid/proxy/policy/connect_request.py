@@ -189,7 +189,9 @@ def decide(
     offer = Offer(policy.pools, policy.default_browser_type, policy.labels)
     pool, label_key = choose_pool(offer, wanted, identity)
     if named is None:
-        fit = {each: policy.pools[each] for each in serving_pools(offer, wanted, policy.pools[pool].browser_type)}
+        fit = policy.pools
+        if asked is Isolation.PROCESS:  # another pool may be taken: one that serves the client's version, too
+            fit = {each: fit[each] for each in serving_pools(offer, wanted, fit[pool].browser_type)}
         pool = pool_with(fit, pool, asked, identity, is_named=bool(label_key or wanted.pool))
     else:
         _check_version_of(policy, named["id"], version, "the worker that the URL names is")
