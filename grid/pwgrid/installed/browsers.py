@@ -44,7 +44,8 @@ class FoundBrowser:
 
     def __str__(self) -> str:
         what = self.executable or f"channel {self.channel}"
-        return f"{self.browser_type}: {what} ({', '.join([self.source, *self.notes])})"
+        other = [] if self.driver.minor == own_driver().minor else [f"Playwright {self.driver.version}"]
+        return f"{self.browser_type}: {what} ({', '.join([self.source, *other, *self.notes])})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,9 @@ from pwgrid.worker.close_texts import close_texts
 
 LAUNCHER: Final = Path(__file__).with_name("launcher.cjs")
 
+CHECK_DRIVER: Final = Path(__file__).with_name("playwright") / "check_driver.cjs"
+"""A program that gets the directory of a driver's code, and prints what that lacks, a JSON list."""
+
 _SOCKET_PATH_BYTES: Final = 107
 
 _NEEDED: Final = re.compile(
