@@ -5,8 +5,8 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Final
 
 import structlog
 
@@ -35,11 +35,21 @@ PROFILE_GRACE_S: Final = 15.0
 (DRAIN_GRACE_S in pwgrid/master/policy/worker_state_machine.py)."""
 
 
-class _Acquiring(NamedTuple):
-    """A client that waits for a browser of its own, and what gets that."""
+PROMISE_S: Final = 2.0
+"""For so long a proxy waits for a worker that acquires a browser and is not heard of: then it is frozen, or as good as
+that, and another worker gets the client."""
+
+PROMISE_AGAIN_S: Final = 0.5
+
+
+@dataclass(slots=True)
+class _Acquiring:
+    """A client that waits for a browser of its own, and what gets that. `promised`: until when its proxy is to hear of it
+    (time.monotonic()); after that another worker may have the client."""
 
     client: OfferedClient
     task: asyncio.Task[None]
+    promised: float
 
 
 class Sessions:
@@ -78,6 +88,7 @@ class Sessions:
         self._headed = HeadedBrowsers(boot.settings, boot.pool, boot.directory)
         self._acquiring: dict[str, _Acquiring] = {}
         """By their sessions' ids, the clients that wait for browsers of their own."""
+        self._promising: asyncio.TimerHandle | None = None
         self._joining: set[asyncio.Task[None]] = set()
         """Those that are about to join a session."""
         self._profiles = SessionProfiles(boot)
@@ -196,15 +207,18 @@ class Sessions:
         """Refuses the clients that wait for browsers of their own, which other workers may have, or to join one."""
         for task in self._joining:
             task.cancel()
-        for session_id, (client, task) in list(self._acquiring.items()):
-            # Answered here: a task that has not begun would never hear that it is cancelled.
-            del self._acquiring[session_id]
-            self._to_end.pop(session_id, None)
-            task.cancel()
-            if self.server is not None:
-                self.server.give_back(session_id)
-            self._take_back(session_id)
-            client.answer(OfferRefusal.DRAINING)
+        for session_id in list(self._acquiring):
+            self._let_go(session_id, OfferRefusal.DRAINING)
+
+    def _let_go(self, session_id: str, refused: OfferRefusal) -> None:
+        # Answered here: a task that has not begun would never hear that it is cancelled.
+        waits = self._acquiring.pop(session_id)
+        self._to_end.pop(session_id, None)
+        waits.task.cancel()
+        if self.server is not None:
+            self.server.give_back(session_id)
+        self._take_back(session_id)
+        waits.client.answer(refused)
 
     def end_displays(self) -> None:
         """Called when the browser server has ended."""
@@ -305,10 +319,30 @@ class Sessions:
             fields[PROTOCOL] = session.protocol.value
         session.client_fields = {**fields, **session.client_fields}
         self._on_offered()
-        client.waits_for_browser()
         task = asyncio.create_task(self._acquire(session.id, own))
-        self._acquiring[session.id] = waits = _Acquiring(client, task)
+        self._acquiring[session.id] = waits = _Acquiring(client, task, 0.0)
+        self._promise(waits)
+        if self._promising is None:
+            self._promise_later()
         task.add_done_callback(lambda _: self._acquired(waits, own))
+
+    def _promise(self, waits: _Acquiring) -> None:
+        waits.promised = time.monotonic() + PROMISE_S
+        waits.client.waits_for_browser(waits.promised)
+
+    def _promise_later(self) -> None:
+        self._promising = asyncio.get_running_loop().call_later(PROMISE_AGAIN_S, self._promise_again)
+
+    def _promise_again(self) -> None:
+        """Tells the proxies that this worker is awake, while clients wait here for browsers of their own."""
+        self._promising = None
+        for session_id, waits in list(self._acquiring.items()):
+            if time.monotonic() < waits.promised:
+                self._promise(waits)
+            else:  # this process was frozen: another worker may have the client
+                self._let_go(session_id, OfferRefusal.LATE)
+        if self._acquiring:
+            self._promise_later()
 
     async def _acquire(self, session_id: str, own: OwnBrowser) -> None:
         """Has the browser server get a browser for this session alone. Raises BrowserLaunchError, BrowserServerGone,
@@ -325,9 +359,12 @@ class Sessions:
     def _acquired(self, waits: _Acquiring, own: OwnBrowser) -> None:
         """Gives the client to the browser server, which has a browser for it alone, or refuses it. Until now another
         worker might still have taken the client."""
-        client, task = waits
+        client, task = waits.client, waits.task
         session_id = client.session.id
         if task.cancelled() or self._acquiring.get(session_id) is not waits:  # it was refused meanwhile
+            return
+        if time.monotonic() >= waits.promised:
+            self._let_go(session_id, OfferRefusal.LATE)
             return
         del self._acquiring[session_id]
         end = self._to_end.pop(session_id, None)
@@ -336,7 +373,7 @@ class Sessions:
             self._take_back(session_id)
         match error:
             case None:
-                self._hand_over(replace(client, deadline=own.until))
+                self._hand_over(replace(client, deadline=min(own.until, waits.promised)))
                 if end is not None:
                     self.end(session_id, *end)
             case BrowserLaunchError():
