@@ -126,8 +126,8 @@ class OfferedClient:
         return OwnBrowser(self.until or self.deadline)
 
     def waits_for_browser(self, promised: float) -> None:
-        """Says that it is admitted, and will be answered when a browser of its own is there: until then (CLOCK_MONOTONIC)
-        the proxy hears of it again, or may give the client to another worker."""
+        """Says that it is admitted, and will be answered when a browser of its own is there: by `promised`
+        (CLOCK_MONOTONIC) the proxy hears of it again, or may give the client to another worker."""
         self._send(orjson.dumps({"session": self.session.id, "acquiring": True, "promised": promised}))
 
     def answer(

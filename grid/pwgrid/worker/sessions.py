@@ -17,8 +17,8 @@ from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.common.types import GIVEN_BY_CLIENTS, Isolation, Protocol
 from pwgrid.registry.records import ISOLATION, OF_LEASE, PROTOCOL, TOKEN, TOKEN_ID
 from pwgrid.runtime.child_arguments import WorkerArguments
-from pwgrid.worker.browser.headed_browsers import HeadedBrowsers
 from pwgrid.worker.browser.server import BrowserServer
+from pwgrid.worker.browser.session_browsers import SessionBrowsers
 from pwgrid.worker.handoff_server import HandoffServer
 from pwgrid.worker.holders import End, Kept, LiveSession, OfferedClient, OwnBrowser, ProfileCopy, SessionClosed
 from pwgrid.worker.profiles import SessionProfiles
@@ -44,8 +44,8 @@ PROMISE_AGAIN_S: Final = 0.5
 
 @dataclass(slots=True)
 class _Acquiring:
-    """A client that waits for a browser of its own, and what gets that. `promised`: until when its proxy is to hear of it
-    (time.monotonic()); after that another worker may have the client."""
+    """A client that waits for a browser of its own, and what gets that. `promised`: until when its proxy is to hear of
+    it (time.monotonic()); after that another worker may have the client."""
 
     client: OfferedClient
     task: asyncio.Task[None]
@@ -85,7 +85,7 @@ class Sessions:
         self._taken: dict[str, tuple[OfferedClient, float]] = {}
         """By their sessions' ids, the clients that are not answered yet, and since when the browser server has each."""
         self._timer: asyncio.TimerHandle | None = None
-        self._headed = HeadedBrowsers(boot.settings, boot.pool, boot.directory)
+        self._browsers = SessionBrowsers(boot.settings, boot.pool, boot.directory)
         self._acquiring: dict[str, _Acquiring] = {}
         """By their sessions' ids, the clients that wait for browsers of their own."""
         self._promising: asyncio.TimerHandle | None = None
@@ -110,7 +110,7 @@ class Sessions:
             if (lease_id := told.get(OF_LEASE, "")) in self._slots.held:
                 session.lease_id = lease_id
             self._slots.admit(session)
-        self._headed.adopt(live)
+        self._browsers.adopt(live)
 
     def ended(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
         """Called when the browser server reports a session's end. Calls `on_record` once Redis has it. One that has a
@@ -150,7 +150,7 @@ class Sessions:
             self.record_taken()  # its start comes before its end
         session = self._slots.live.get(closed.session_id)
         self._slots.free(closed.session_id)
-        self._headed.over(closed.session_id)
+        self._browsers.over(closed.session_id)
         if session is None and not self._is_successor:
             on_record()  # reported twice; but a successor still has to record one that ended before it took over
             return
@@ -222,7 +222,7 @@ class Sessions:
 
     def end_displays(self) -> None:
         """Called when the browser server has ended."""
-        self._headed.end()
+        self._browsers.end()
 
     # CDP: sessions that several clients share, and that may have none for a while
 
@@ -352,9 +352,8 @@ class Sessions:
         if own.profile is not None:
             session = self._slots.live[session_id]
             profile = await self._profiles.take(session, own.profile, self.server.pid, own.until)
-        needs_display = own.options.get("headless") is False
-        headed = await self._headed.prepare(session_id, own.until) if needs_display else None
-        await self.server.acquire(session_id, own.options, own.until, headed, profile)
+        browser = await self._browsers.prepare(session_id, own.options, own.until)
+        await self.server.acquire(session_id, own.options, own.until, browser, profile)
 
     def _acquired(self, waits: _Acquiring, own: OwnBrowser) -> None:
         """Gives the client to the browser server, which has a browser for it alone, or refuses it. Until now another
@@ -422,7 +421,7 @@ class Sessions:
         session = self._slots.live.get(session_id)
         self._profiles.drop(session_id)
         self._slots.take_back(session_id)
-        self._headed.over(session_id)
+        self._browsers.over(session_id)
         if session is not None:
             self.on_over(session_id, session.lease_id, None)
 

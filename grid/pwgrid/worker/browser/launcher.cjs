@@ -308,17 +308,17 @@ async function launch() {
     own.add(unit);
 }
 
-// `wished`: what a client wants to be otherwise than in the pool, by Playwright's names; and `headed`, if it is to have a display: its
+// `wished`: what a client wants to be otherwise than in the pool, by Playwright's names; and `browser`, if it is to be another one: its
 // executablePath and channel, the words `before` its command that confine it, and what is different in its environment. `profile`: that
 // of a Unit.
-async function launchUnit(isShared, { headed = null, ...wished } = {}, profile = null) {
+async function launchUnit(isShared, { browser = null, ...wished } = {}, profile = null) {
   const number = ++unitNumber;
   const unit = new Unit({
     isShared,
     socketPath: isShared ? options.socketPath : path.join(path.dirname(options.socketPath), `own-${number}.s`),
     directory: isShared ? null : path.join(options.ownDirectory, String(number)), profile,
     signAfterMs: options.signAfterS * 1000, silentMs: options.silentS * 1000,
-    before: headed?.before,
+    before: browser?.before,
     hooks: { onExit, onGoing: each => each.kill(), onSign, onHung, onDropped, onBroken, onError },
   });
   const { headless, args, chromiumSandbox, firefoxUserPrefs } = options; // Playwright ignores what is for another browser
@@ -326,8 +326,9 @@ async function launchUnit(isShared, { headed = null, ...wished } = {}, profile =
   try {
     const launched = await launching.run(unit, () => clients.forNobody(() => browserType.launchServer({
       wsPath: unit.wsPath, headless, chromiumSandbox, timeout: options.launchTimeoutS * 1000,
-      proxy: options.proxy ?? undefined, env: headed ? { ...process.env, ...headed.environment } : undefined,
-      executablePath: (headed ?? options).executablePath || undefined, channel: (headed ?? options).channel || undefined, handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false,
+      proxy: options.proxy ?? undefined, env: browser ? { ...process.env, ...browser.environment } : undefined,
+      handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false,
+      executablePath: (browser ?? options).executablePath || undefined, channel: (browser ?? options).channel || undefined,
       ...wished, args: [...args, ...wished.args ?? []], firefoxUserPrefs: { ...wished.firefoxUserPrefs, ...firefoxUserPrefs },
     })));
     units.set(launched.process(), unit);

@@ -232,16 +232,16 @@ class BrowserServer:
         session_id: str,
         options: Mapping[str, Any],
         until: float,
-        headed: Mapping[str, Any] | None = None,
+        browser: Mapping[str, Any] | None = None,
         profile: ProfileCopy | None = None,
     ) -> None:
-        """Gets a browser for this session alone, with these options of its client; `headed`: what it needs for a
-        display (`HeadedBrowsers.prepare`), `profile`: what it starts with. `until` is in seconds of time.monotonic().
+        """Gets a browser for this session alone, with these options of its client; `browser`: which one, if not its
+        pool's (`SessionBrowsers.prepare`), `profile`: what it starts with. `until` is in seconds of time.monotonic().
         Raises BrowserLaunchError if it does not start in time, and BrowserServerGone."""
         question = {
             "do": "acquire",
             "session": session_id,
-            "options": {**options, "headed": headed} if headed else options,
+            "options": {**options, "browser": browser} if browser else options,
         }
         if profile is not None:
             question["profile"] = profile.as_json()
