@@ -24,8 +24,8 @@ from typing import Any
 import psutil
 
 from bench.chaos_clients import CDP, Book, client_ports_at, playwright_lane, raw_lane
-from bench.harness import side_by_side
 from bench.client import WITH_WINDOW
+from bench.harness import side_by_side
 from bench.servers import driver, makes_windows
 from bench.soak import sessions_by_end
 from pwgrid.common.errors import GridError
