@@ -287,6 +287,11 @@ class Sessions:
             if only in (None, session.id):
                 self.end(session.id, reason)
 
+    def end_browser(self, pid: int) -> None:
+        """Ends the session that has this browser alone: this worker takes too much memory, and it takes the most."""
+        if self.server is not None:
+            self.server.end_browser(pid)
+
     # Sessions that begin
 
     def offered(self, client: OfferedClient) -> None:

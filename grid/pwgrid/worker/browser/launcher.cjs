@@ -10,7 +10,7 @@
 //   client  client disconnected · connection lost · protocol error · client closed the browser
 //   browser browser crashed · browser connection broken
 //   grid    ping timeout · idle timeout · maximum duration · drain timeout · worker stopped · handshake refused
-//           too late · message failed · too much work · the client does not read · keep time over · the reason in a `close` or
+//           too late · memory limit · message failed · too much work · the client does not read · keep time over · the reason in a `close` or
 //           `cut_hanging` message
 'use strict';
 
@@ -105,6 +105,8 @@ function onMessage(message, socket) {
       return void acquire(message);
     case 'give_back':
       return own.giveBack(message.session);
+    case 'end_browser':
+      return sessionOfBrowser(message.pid)?.end('grid', message.kind);
     case 'hold_warm':
       return own.hold(message.isHeld);
     case 'no_more_clients':
@@ -388,6 +390,12 @@ function onHung(unit) {
 // The session that has this browser alone, once its client has come.
 function sessionOf(unit) {
   return unit.isShared ? undefined : [...sessions.values()].find(each => each.unit === unit);
+}
+
+// The session that has the browser of this pid alone.
+function sessionOfBrowser(pid) {
+  const unit = [...units.values()].find(each => each.process.pid === pid);
+  return unit && sessionOf(unit);
 }
 
 // `why` is a reason for the worker (pwgrid/common/reasons.py), `kind` that of the sessions' ends.

@@ -259,6 +259,10 @@ class BrowserServer:
         """Ends the browser that was acquired for this session, whose client does not come."""
         self._link.send({"do": "give_back", "session": session_id})
 
+    def end_browser(self, pid: int) -> None:
+        """Ends the session that has this browser alone, for its memory; `on_closed` follows. Ignores others."""
+        self._link.send({"do": "end_browser", "pid": pid, "kind": EndReason.MEMORY_LIMIT})
+
     def hold_warm(self, is_held: bool) -> None:
         """Has it start no browsers but those that sessions wait for, or as many as are to be warm again."""
         self._link.send({"do": "hold_warm", "isHeld": is_held})
