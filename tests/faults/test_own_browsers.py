@@ -16,6 +16,9 @@ from tests.support.grid import Grid, eventually_async, running_grid
 from tests.support.kill_table_row import all_serve, busiest, failures, is_gone, row, workers
 
 OWN = {"ISOLATION": "browser", "WARM_BROWSERS": "1", "MAX_CONCURRENT_SESSIONS": "4"}
+BOUND_MS = 120_000
+"""Bounds a failure."""
+
 LOST = {**OWN, "WORKER_LOST_THRESHOLD": "5"}
 
 
@@ -102,12 +105,15 @@ async def test_a_worker_that_freezes_while_it_makes_a_browser_loses_the_client_t
     chromium = fit_browser("chromium").executable
     executable.write_text(f'#!/bin/sh\nwhile [ -e {gate} ]; do sleep 0.05; done\nexec {chromium} "$@"\n')
     executable.chmod(0o755)
-    environment = {"CHROMIUM_EXECUTABLE": str(executable), "CONFINE": "off", "WORKER_LOST_THRESHOLD": "600"}
+    # Neither of these is what ends the wait.
+    late = {"WORKER_LOST_THRESHOLD": "600", "LAUNCH_TIMEOUT": "600"}
+    environment = {"CHROMIUM_EXECUTABLE": str(executable), "CONFINE": "off", **late}
     with running_grid("--chromium", "2", environment=environment) as grid:
         before = workers(grid)
         assert [len(browsers(each["nodePid"])) for each in before.values()] == [1, 1]
         gate.touch()
-        coming = asyncio.ensure_future(playwright.chromium.connect(f"{grid.endpoint}/?isolation=browser"))
+        endpoint = f"{grid.endpoint}/?isolation=browser"
+        coming = asyncio.ensure_future(playwright.chromium.connect(endpoint, timeout=BOUND_MS))
 
         def launching() -> list[str]:
             return [name for name, each in before.items() if len(browsers(each["nodePid"])) > 1]

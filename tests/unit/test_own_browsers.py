@@ -253,7 +253,9 @@ def test_it_is_ended_when_none_was_asked_for_that_long_and_none_is_made_for_thos
         const isEnded = new Promise(resolve => { warm.end = () => resolve(warm.number); });
         source.warmForMs = 0;
         source.asked(); // for the last time
+        const awake = setInterval(() => {}, 1000); // no timer of the source keeps Node awake
         const cooled = [await isEnded, source.warm.length];
+        clearInterval(awake);
         await Promise.all([source.acquire('b', { slowMo: 1 }), settled().then(launchAll)]);
         await settled();
         return [warm.number, cooled, launches.length];
