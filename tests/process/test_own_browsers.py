@@ -138,6 +138,22 @@ async def test_a_browser_that_is_frozen_ends_its_own_session_alone() -> None:
         assert not watched.gone.done()
 
 
+async def test_a_browser_that_opens_no_pages_ends_its_own_session_alone() -> None:
+    """Its zygotes, which fork the processes of pages, are frozen. The browser itself answers."""
+    async with browser_server(worker_lost_threshold=3.0) as watched:
+        watched.own = own()
+        async with protocol_client(watched.endpoint) as neighbour, protocol_client(watched.endpoint) as client:
+            await neighbour.new_page()
+            for process in psutil.Process(await browser_pid(client)).children(recursive=True):
+                if "--type=zygote" in process.cmdline():
+                    process.suspend()
+            opening = [asyncio.ensure_future(client.new_page()) for _ in range(2)]  # a process for one may be there
+            assert (await watched.next_closed()).end == End("grid", Reason(EndReason.BROWSER_SICK))
+            await asyncio.gather(*opening, return_exceptions=True)
+            assert await evaluate(neighbour, neighbour.one("Page"), "6 * 7") == {"n": 42}
+        assert not watched.gone.done()
+
+
 async def test_a_client_may_end_its_own_browser(watched: Watched) -> None:
     async with protocol_client(watched.endpoint) as client:
         session = await browser_session(client)

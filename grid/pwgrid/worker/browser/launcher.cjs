@@ -378,7 +378,11 @@ async function onSign(unit, what) {
     return say({ say: 'sign', what });
   if (unit.tried || sessionOf(unit)?.cdp) // a CDP client would see the pages of an attempt, and hold them
     return;
-  await tryBrowser(unit, options.tryS * 1000).catch(() => sessionOf(unit)?.end('grid', 'browser sick'));
+  const { opened } = unit.signs;
+  await tryBrowser(unit, options.tryS * 1000).catch(() => {
+    if (unit.signs.opened === opened) // else it is only slow: its client has got a page meanwhile
+      sessionOf(unit)?.end('grid', 'browser sick');
+  });
 }
 
 // A browser of one session alone does not answer any more.
