@@ -127,7 +127,7 @@ _NAMES_ON_PATH: Final[Mapping[str, tuple[str, ...]]] = {
     "firefox": ("firefox-esr", "firefox"),
 }
 
-_CHANNEL_PATHS: Final[Mapping[str, Mapping[str, str]]] = {
+CHANNEL_PATHS: Final[Mapping[str, Mapping[str, str]]] = {
     "chromium": {
         "chrome": "opt/google/chrome/chrome",
         "chrome-beta": "opt/google/chrome-beta/chrome",
@@ -173,7 +173,7 @@ def find_for_pool(pool: PoolSettings, settings: Settings, places: SearchPaths | 
     """Returns what the workers of a pool launch. Playwright itself finds those browsers of a channel that are its own.
     Raises BrowserMissing."""
     if pool.channel:
-        path = _CHANNEL_PATHS.get(pool.browser_type, {}).get(pool.channel)
+        path = CHANNEL_PATHS.get(pool.browser_type, {}).get(pool.channel)
         executable = "" if path is None else str((places or SearchPaths()).root / path)
         if executable and not os.access(executable, os.X_OK):
             raise BrowserMissing(
@@ -184,6 +184,13 @@ def find_for_pool(pool: PoolSettings, settings: Settings, places: SearchPaths | 
     if pool.executable and not pool.is_short_form:
         return _chosen(pool.browser_type, pool.executable, f"the executable of pool {pool.name}")
     return find_browser(pool.browser_type, settings.of_pool(pool), places)
+
+
+def installed_channels(browser_type: BrowserType, places: SearchPaths) -> Iterator[Path]:
+    """Yields the executables of this type's channels that are on this host."""
+    for path in CHANNEL_PATHS.get(browser_type, {}).values():
+        if os.access(places.root / path, os.X_OK):
+            yield places.root / path
 
 
 def candidates(
