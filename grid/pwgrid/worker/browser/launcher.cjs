@@ -10,7 +10,7 @@
 //   client  client disconnected · connection lost · protocol error · client closed the browser
 //   browser browser crashed · browser connection broken
 //   grid    ping timeout · idle timeout · maximum duration · drain timeout · worker stopped · handshake refused
-//           too late · message failed · too much work · the client does not read · keep time over · the reason in a `close` or
+//           too late · memory limit · message failed · too much work · the client does not read · keep time over · the reason in a `close` or
 //           `cut_hanging` message
 'use strict';
 
@@ -107,6 +107,8 @@ function onMessage(message, socket) {
       return void acquire(message);
     case 'give_back':
       return own.giveBack(message.session);
+    case 'end_browser':
+      return sessionOfBrowser(message.pid)?.end('grid', message.kind);
     case 'hold_warm':
       return own.hold(message.isHeld);
     case 'no_more_clients':
@@ -308,17 +310,17 @@ async function launch() {
     own.add(unit);
 }
 
-// `wished`: what a client wants to be otherwise than in the pool, by Playwright's names; and `headed`, if it is to have a display: its
+// `wished`: what a client wants to be otherwise than in the pool, by Playwright's names; and `browser`, if it is to be another one: its
 // executablePath and channel, the words `before` its command that confine it, and what is different in its environment. `profile`: that
 // of a Unit.
-async function launchUnit(isShared, { headed = null, ...wished } = {}, profile = null) {
+async function launchUnit(isShared, { browser = null, ...wished } = {}, profile = null) {
   const number = ++unitNumber;
   const unit = new Unit({
     isShared,
     socketPath: isShared ? options.socketPath : path.join(path.dirname(options.socketPath), `own-${number}.s`),
     directory: isShared ? null : path.join(options.ownDirectory, String(number)), profile,
     signAfterMs: options.signAfterS * 1000, silentMs: options.silentS * 1000,
-    before: headed?.before,
+    before: browser?.before,
     hooks: { onExit, onGoing: each => each.kill(), onSign, onHung, onDropped, onBroken, onError },
   });
   const { headless, args, chromiumSandbox, firefoxUserPrefs } = options; // Playwright ignores what is for another browser
@@ -326,8 +328,9 @@ async function launchUnit(isShared, { headed = null, ...wished } = {}, profile =
   try {
     const launched = await launching.run(unit, () => clients.forNobody(() => browserType.launchServer({
       wsPath: unit.wsPath, headless, chromiumSandbox, timeout: options.launchTimeoutS * 1000,
-      proxy: options.proxy ?? undefined, env: headed ? { ...process.env, ...headed.environment } : undefined,
-      executablePath: (headed ?? options).executablePath || undefined, channel: (headed ?? options).channel || undefined, handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false,
+      proxy: options.proxy ?? undefined, env: browser ? { ...process.env, ...browser.environment } : undefined,
+      handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false,
+      executablePath: (browser ?? options).executablePath || undefined, channel: (browser ?? options).channel || undefined,
       ...wished, args: [...args, ...wished.args ?? []], firefoxUserPrefs: { ...wished.firefoxUserPrefs, ...firefoxUserPrefs },
     })));
     units.set(launched.process(), unit);
@@ -375,7 +378,11 @@ async function onSign(unit, what) {
     return say({ say: 'sign', what });
   if (unit.tried || sessionOf(unit)?.cdp) // a CDP client would see the pages of an attempt, and hold them
     return;
-  await tryBrowser(unit, options.tryS * 1000).catch(() => sessionOf(unit)?.end('grid', 'browser sick'));
+  const { opened } = unit.signs;
+  await tryBrowser(unit, options.tryS * 1000).catch(() => {
+    if (unit.signs.opened === opened) // else it is only slow: its client has got a page meanwhile
+      sessionOf(unit)?.end('grid', 'browser sick');
+  });
 }
 
 // A browser of one session alone does not answer any more.
@@ -387,6 +394,12 @@ function onHung(unit) {
 // The session that has this browser alone, once its client has come.
 function sessionOf(unit) {
   return unit.isShared ? undefined : [...sessions.values()].find(each => each.unit === unit);
+}
+
+// The session that has the browser of this pid alone.
+function sessionOfBrowser(pid) {
+  const unit = [...units.values()].find(each => each.process.pid === pid);
+  return unit && sessionOf(unit);
 }
 
 // `why` is a reason for the worker (pwgrid/common/reasons.py), `kind` that of the sessions' ends.
