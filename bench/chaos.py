@@ -24,14 +24,15 @@ from typing import Any
 import psutil
 
 from bench.chaos_clients import CDP, Book, client_ports_at, playwright_lane, raw_lane
+from bench.client import WITH_WINDOW
 from bench.harness import side_by_side
-from bench.servers import driver
+from bench.servers import driver, makes_windows
 from bench.soak import sessions_by_end
 from pwgrid.common.errors import GridError
 from tests.support.grid import NEVER, Grid, eventually, last_lines
 
 WORKERS = 2
-RAW_LANES, PLAYWRIGHT_LANES = 4, 3
+RAW_LANES = 4
 LOST_S = 8.0
 """More than a new master takes to start on a slow machine, or the workers would leave before it."""
 
@@ -226,12 +227,16 @@ def _stopped_for(pid: int, seconds: float) -> None:
 
 def chaos(minutes: float, seed: int, *, fake: bool = False, raw_lanes: int = RAW_LANES, log: str = "") -> bool:
     """One run with its report on stdout, and the grid's log in the file `log`. True when there was no fault."""
+    # One shares its browser, one has browsers of its own, one comes back to them over CDP, one has a window.
+    kinds = [] if fake else ["/?isolation=context", "/?isolation=browser", CDP]
+    if kinds and makes_windows():
+        kinds.append(f"/?{WITH_WINDOW}")
     given = {
         "WORKER_LOST_THRESHOLD": f"{LOST_S:g}",
         "HEARTBEAT_INTERVAL": "1",
         "DRAIN_TIMEOUT": "60",
         # One worker can do it alone, with sessions that are kept for clients that have vanished.
-        "MAX_CONCURRENT_SESSIONS": str(raw_lanes + PLAYWRIGHT_LANES + 6),
+        "MAX_CONCURRENT_SESSIONS": str(raw_lanes + len(kinds) + 6),
         "MAX_LIFETIME_SESSIONS": NEVER,
     }
     with tempfile.TemporaryDirectory(prefix="pgc-", dir="/tmp") as directory:
@@ -246,16 +251,9 @@ def chaos(minutes: float, seed: int, *, fake: bool = False, raw_lanes: int = RAW
             partial(raw_lane, ("127.0.0.1", grid.port, path), driver().version, book=book, stopped=stopped)
             for path in paths
         ]
-        # One shares its browser, one has browsers of its own, one comes back to them over CDP, and so on.
-        real = [
-            partial(playwright_lane, f"{grid.endpoint}{path}", book=book, stopped=stopped)
-            for path in ("/?isolation=context", "/?isolation=browser", CDP)
-        ]
+        real = [partial(playwright_lane, f"{grid.endpoint}{path}", book=book, stopped=stopped) for path in kinds]
         lanes = [partial(each, dice=random.Random(f"{seed} raw {n}")) for n, each in enumerate(raw)]
-        lanes += [
-            partial(real[n % len(real)], dice=random.Random(f"{seed} pw {n}"))
-            for n in range(0 if fake else PLAYWRIGHT_LANES)
-        ]
+        lanes += [partial(each, dice=random.Random(f"{seed} pw {n}")) for n, each in enumerate(real)]
         try:
             with side_by_side(lanes, stopped):
                 eventually(run.is_whole, "all workers serve", WHOLE_S)

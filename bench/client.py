@@ -28,6 +28,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 Target = tuple[str, int, str]
 
+WITH_WINDOW = "launch-options=%7B%22headless%22%3Afalse%7D"
+"""The query of an endpoint whose clients want a browser with a window."""
+
 
 def head(target: Target, playwright_version: str, *, compression: bool = True) -> bytes:
     """What Playwright's own client sends (node's `ws`); it offers compression."""

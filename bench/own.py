@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -30,6 +31,7 @@ def run(options: Options) -> list[Row]:
         rows = asyncio.run(_first_pages(shared, own, options))
     with grid_of(environment=isolated) as own:
         rows += asyncio.run(_rates(own, options))
+        rows += asyncio.run(_ends(own, options))
     return [*rows, *asyncio.run(_memory(environment))]
 
 
@@ -107,6 +109,39 @@ async def _rates(grid: Grid, options: Options) -> list[Row]:
             f"{rates['launch']:.2f}/s launch() by the client",
             f"{fmean(ratios):.3f} ×",
             *at_least(fmean(ratios), 1.0, " ×"),
+        )
+    ]
+
+
+async def _ends(grid: Grid, options: Options) -> list[Row]:
+    """How long processes and files of a session's browser are there when its client has gone."""
+    (worker,) = grid.ask("status")["workers"]
+    node, directories = psutil.Process(worker["nodePid"]), grid.runtime / "w" / worker["id"] / "own"
+    taken: list[float] = []
+    async with async_playwright() as playwright:
+        for _ in range(options.pick(20, 3)):
+            browser = await playwright.chromium.connect(grid.endpoint)
+            await _load(browser)
+            await eventually_async(lambda: len(node.children()) == WARM + 1, "others are warm again")
+            families = [[each, *each.children(recursive=True)] for each in node.children()]
+            files = {*directories.iterdir()}
+            started = time.perf_counter()
+            await browser.close()
+
+            def is_one_gone(families: list[list[psutil.Process]] = families, files: set[Path] = files) -> bool:
+                is_ended = any(not any(each.is_running() for each in family) for family in families)
+                return is_ended and bool(files - {*directories.iterdir()})
+
+            await eventually_async(is_one_gone, "nothing is left of its browser")
+            taken.append(time.perf_counter() - started)
+            progress(f"  nothing is left after {taken[-1]:.2f} s")
+    return [
+        Row(
+            "nothing is left of a session's browser after its client closed it, longest",
+            f"{max(taken):.2f} s",
+            f"{median(taken):.2f} s median",
+            "",
+            *at_most(max(taken), 2.0, " s"),
         )
     ]
 

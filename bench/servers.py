@@ -17,7 +17,9 @@ from urllib.parse import urlsplit
 from playwright._impl._driver import compute_driver_executable
 
 from bench.client import Target
+from pwgrid.common.errors import BrowserMissing
 from pwgrid.installed.browsers import find_browser
+from pwgrid.installed.headed import find_headed, find_xvfb
 from pwgrid.settings.model import Settings
 from tests.support.grid import NEVER, Grid, eventually, free_port, running_grid
 
@@ -47,6 +49,18 @@ def driver() -> Driver:
 def chromium() -> str:
     """The executable that the grid takes by default."""
     return find_browser("chromium", Settings()).executable
+
+
+@cache
+def makes_windows() -> bool:
+    """Whether this host has what a browser with a window takes."""
+    settings = Settings()
+    try:
+        find_xvfb()
+        find_headed(settings.short_form("chromium"), settings)
+    except BrowserMissing:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -13,13 +13,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from bench.harness import memory_kib, progress, side_by_side, table
-from bench.servers import driver, grid_of, settled
-from bench.soak_clients import CDP, RAW, REAL, Behaviour, Failed, World, works
+from bench.servers import driver, grid_of, makes_windows, settled
+from bench.soak_clients import CDP, RAW, REAL, WITH_WINDOWS, Behaviour, Failed, World, works
 from tests.support.census import Census, at_rest, differences, once_equal, use_every_slot, watched
 from tests.support.grid import NEVER, Grid
 from tests.support.raw import session
@@ -79,7 +79,8 @@ def soak(
         _warm_up(world, workers)
         settled(grid)
         start, start_memory = at_rest(grid), memory(grid)
-        _run_lanes(world, minutes, seed, tally, CDP if cdp else RAW)
+        real = WITH_WINDOWS if makes_windows() and not cdp else REAL
+        _run_lanes(world, minutes, seed, tally, [CDP if cdp else RAW] * RAW_LANES + [real] * REAL_LANES)
         _come_to_rest(grid, workers, lifetime)
         end, end_memory = once_equal(grid, start), memory(grid)
         ended = sessions_by_end(grid)
@@ -115,8 +116,9 @@ def _warm_up(world: World, workers: int) -> None:
         works(world, random.Random(0))
 
 
-def _run_lanes(world: World, minutes: float, seed: int, tally: EventCounts, raw: Mapping[Behaviour, int]) -> None:
-    weights = [raw] * RAW_LANES + [REAL] * REAL_LANES
+def _run_lanes(
+    world: World, minutes: float, seed: int, tally: EventCounts, weights: Sequence[Mapping[Behaviour, int]]
+) -> None:
     lanes = [
         partial(lane, world, each, random.Random(f"{seed} {number}"), tally) for number, each in enumerate(weights)
     ]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
-from bench.client import ClientProcess, Target, head
+from bench.client import WITH_WINDOW, ClientProcess, Target, head
 from tests.support.raw import GOODBYE, STALL_S, Opcode, frame, read_all, reset_at_close, upgrade
 
 
@@ -149,6 +149,14 @@ def works(world: World, dice: random.Random) -> None:
         raise Failed(f"a Playwright client said {said!r}")
 
 
+def works_in_a_window(world: World, dice: random.Random) -> None:
+    """A real Playwright client whose browser has a window, on a display of its own."""
+    with _Process(world, "playwright", dice, f"?{WITH_WINDOW}") as client:
+        said = client.line()
+    if said != "done":
+        raise Failed(f"a Playwright client with a window said {said!r}")
+
+
 def is_killed(world: World, dice: random.Random) -> None:
     """A real Playwright client that is SIGKILLed in the middle of its work."""
     with _Process(world, "playwright", dice):
@@ -179,14 +187,17 @@ CDP: dict[Behaviour, int] = {**RAW, comes_back: 4}
 
 REAL: dict[Behaviour, int] = {works: 6, is_killed: 3, freezes_at_work: 1}
 
+WITH_WINDOWS: dict[Behaviour, int] = {**REAL, works_in_a_window: 2}
+"""The real ones where the host makes windows."""
+
 
 class _Process(ClientProcess):
     """A client whose session is open, killed at the block's end."""
 
-    def __init__(self, world: World, kind: str, dice: random.Random) -> None:
+    def __init__(self, world: World, kind: str, dice: random.Random, query: str = "") -> None:
         seed = str(dice.randrange(1 << 30))
         super().__init__(
-            *("soak_clients", kind, world.endpoint, seed, world.playwright_version), stderr=subprocess.STDOUT
+            *("soak_clients", kind, world.endpoint + query, seed, world.playwright_version), stderr=subprocess.STDOUT
         )
 
     def __enter__(self) -> Self:

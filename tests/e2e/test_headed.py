@@ -11,6 +11,7 @@ import pytest
 from playwright.async_api import Error, Playwright
 
 from pwgrid.common.restricted_exec import abi
+from pwgrid.installed.channels import find_channel
 from pwgrid.installed.headed import find_xvfb
 from pwgrid.runtime.display_sockets import SOCKETS
 from pwgrid.settings.model import Settings
@@ -174,3 +175,14 @@ async def test_a_pool_with_windows_has_them_on_the_display_of_its_grid(playwrigh
     finally:
         display.end()
     assert not x_socket(display.directory).exists()
+
+
+async def test_the_channel_chromium_is_a_full_one_without_a_window(playwright: Playwright, grid: Grid) -> None:
+    need_headed("chromium")
+    headers = {"x-playwright-launch-options": json.dumps({"channel": "chromium"})}
+    browser = await playwright.chromium.connect(grid.endpoint, headers=headers)
+    executable = find_channel("chromium", Settings().pools_wanted()["chromium"], Settings()).executable
+    assert await (await browser.new_page()).evaluate("6 * 7") == 42
+    assert [each for each in grid.processes().values() if each.startswith(f"{executable} ") and "--type" not in each]
+    assert not displays(grid)
+    await browser.close()

@@ -137,6 +137,26 @@ async def test_a_worker_over_the_hard_limit_is_killed_and_its_session_says_why(p
         await browser.close()
 
 
+@pytest.mark.usefixtures("ample_memory")
+async def test_over_the_hard_limit_the_browser_that_takes_the_most_ends_with_its_session_alone(
+    playwright: Playwright,
+) -> None:
+    environment = {**WITHOUT_SPARES, "MEMORY_CHECK_INTERVAL": "0.5", "MAX_WORKER_MEMORY_HARD_MIB": str(LIMIT_MIB)}
+    with running_grid("--chromium", "1", environment=environment) as grid:
+        (worker,) = grid.status()["workers"]
+        neighbour, greedy = [await playwright.chromium.connect(f"{grid.endpoint}/?isolation=browser") for _ in range(2)]
+        page = await neighbour.new_page()
+        with contextlib.suppress(Error):  # the browser may go while it still allocates
+            await (await greedy.new_page()).evaluate(ALLOCATE, LIMIT_MIB)
+        await eventually_async(lambda: not greedy.is_connected(), "its session has ended", 60)
+        assert await page.evaluate("6 * 7") == 42
+        assert [each["pid"] for each in grid.status()["workers"]] == [worker["pid"]]
+        await neighbour.close()
+        await eventually_async(lambda: grid.active() == 0, "no slot is taken")
+        reasons = [grid.redis("HGET", key, "reason") for key in grid.redis("KEYS", "session:*")]
+        assert sorted(reasons) == [b"client disconnected", b"memory limit"]
+
+
 async def test_a_host_without_memory_queues_then_refuses_and_says_why(playwright: Playwright) -> None:
     environment = {"MIN_HOST_AVAILABLE_MIB": "10000000", "WORKER_SELECT_TIMEOUT": "0.5"}
     with running_grid("--chromium", "1", environment=environment) as grid:

@@ -53,6 +53,12 @@ browser = "chromium"
 channel = "chrome"
 """
 
+PLAIN = """
+[[pools]]
+name = "plain"
+browser = "chromium"
+"""
+
 # What is below /opt stays there: this very Python may be.
 WITH_CHROME = """
 mount --make-rprivate /
@@ -255,11 +261,27 @@ def as_chrome(directory: Path) -> tuple[str, ...]:
     return under
 
 
-async def test_a_pool_with_the_channel_chrome_launches_an_installed_chrome(playwright: Playwright, file: Path) -> None:
+async def test_an_installed_chrome_is_launched_for_its_pool_and_for_a_client_of_another_one(
+    playwright: Playwright, file: Path
+) -> None:
     """Playwright looks for it at /opt/google/chrome/chrome, which only this grid's namespace has."""
     under = as_chrome(file.with_name("opt"))
-    file.write_text(CHROME)
+    file.write_text(CHROME + PLAIN)
     with running_grid("--config", str(file), under=under) as grid:
+
+        def chromes() -> list[str]:
+            commands = grid.processes().values()
+            return [
+                each for each in commands if "--launched-as=/opt/google/chrome/chrome" in each and "--type" not in each
+            ]
+
+        before = chromes()
+        headers = {"x-playwright-launch-options": '{"channel": "chrome", "args": ["--user-agent=of the client"]}'}
+        browser = await playwright.chromium.connect(f"{grid.endpoint}/?pool=plain", headers=headers)
+        assert await (await browser.new_page()).evaluate("navigator.userAgent") == "of the client"
+        assert len(chromes()) == len(before) + 1
+        await browser.close()
+        await eventually_async(lambda: len(chromes()) == len(before), "it ends with its session")
         browser = await playwright.chromium.connect(f"{grid.endpoint}/?pool=branded")
         page = await browser.new_page()
         await page.set_content("<title>served</title>")

@@ -6,14 +6,19 @@ Each test strikes one grid several times: what it loses by the first it would lo
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 import psutil
 from playwright.async_api import Playwright
 
-from tests.support.grid import Grid, eventually_async
+from tests.support.browsers import fit_browser
+from tests.support.grid import Grid, eventually_async, running_grid
 from tests.support.kill_table_row import all_serve, busiest, failures, is_gone, row, workers
 
 OWN = {"ISOLATION": "browser", "WARM_BROWSERS": "1", "MAX_CONCURRENT_SESSIONS": "4"}
+BOUND_MS = 120_000
+"""Bounds a failure."""
+
 LOST = {**OWN, "WORKER_LOST_THRESHOLD": "5"}
 
 
@@ -91,3 +96,41 @@ async def test_a_browser_costs_its_own_session_and_a_browser_server_its_own(play
         assert load.refused == []
         await load.ends()
         assert failures(grid).keys() == {"browser crashed", "browser hung", "browser server lost"}
+
+
+async def test_a_worker_that_freezes_while_it_makes_a_browser_loses_the_client_to_another_one(
+    playwright: Playwright, tmp_path: Path
+) -> None:
+    gate, executable = tmp_path / "gate", tmp_path / "chromium"
+    chromium = fit_browser("chromium").executable
+    executable.write_text(f'#!/bin/sh\nwhile [ -e {gate} ]; do sleep 0.05; done\nexec {chromium} "$@"\n')
+    executable.chmod(0o755)
+    # Neither of these is what ends the wait.
+    late = {"WORKER_LOST_THRESHOLD": "600", "LAUNCH_TIMEOUT": "600"}
+    environment = {"CHROMIUM_EXECUTABLE": str(executable), "CONFINE": "off", **late}
+    with running_grid("--chromium", "2", environment=environment) as grid:
+        before = workers(grid)
+        assert [len(browsers(each["nodePid"])) for each in before.values()] == [1, 1]
+        gate.touch()
+        endpoint = f"{grid.endpoint}/?isolation=browser"
+        coming = asyncio.ensure_future(playwright.chromium.connect(endpoint, timeout=BOUND_MS))
+
+        def launching() -> list[str]:
+            return [name for name, each in before.items() if len(browsers(each["nodePid"])) > 1]
+
+        await eventually_async(lambda: len(launching()) == 1, "a worker makes a browser for it")
+        (frozen,) = launching()
+        os.kill(before[frozen]["pid"], signal.SIGSTOP)
+        try:
+            gate.unlink()
+            browser = await coming
+            assert await (await browser.new_page()).evaluate("6 * 7") == 42
+            other = next(each for name, each in before.items() if name != frozen)
+            assert len(browsers(other["nodePid"])) > 1
+            assert psutil.Process(before[frozen]["pid"]).status() == psutil.STATUS_STOPPED
+        finally:
+            os.kill(before[frozen]["pid"], signal.SIGCONT)
+        await eventually_async(lambda: len(browsers(before[frozen]["nodePid"])) <= 2, "it ends what nobody uses")
+        assert workers(grid).keys() == before.keys()
+        await browser.close()
+        await eventually_async(lambda: grid.active() == 0, "no slot is taken")

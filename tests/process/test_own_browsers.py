@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import time
@@ -85,6 +86,46 @@ async def test_a_browser_that_is_killed_ends_its_own_session_alone(watched: Watc
     assert not watched.gone.done()
 
 
+async def test_a_network_service_that_crashes_ends_its_own_session_alone(watched: Watched) -> None:
+    """It is a thread of the browser's process where that is one session's own."""
+    async with protocol_client(watched.endpoint) as neighbour, protocol_client(watched.endpoint) as client:
+        await neighbour.new_page()
+        pid, of_neighbour = await browser_pid(client), await browser_pid(neighbour)
+        shared = watched.server.ready.browser_pid
+        assert [network_processes(each) for each in (pid, of_neighbour, shared)] == [0, 0, 1]
+        (thread,) = [each.id for each in psutil.Process(pid).threads() if thread_name(pid, each.id) == "NetworkService"]
+        assert ctypes.CDLL(None).tgkill(pid, thread, signal.SIGSEGV) == 0
+        async with asyncio.timeout(BOUND_S):
+            assert "browser crashed" in await client.ended
+        assert await evaluate(neighbour, neighbour.one("Page"), "6 * 7") == {"n": 42}
+    assert not watched.gone.done()
+
+
+@pytest.mark.parametrize("switch", ["--enable-features=Translate", "--disable-features=NetworkServiceInProcess2"])
+async def test_who_gives_features_has_them_and_who_disables_the_network_thread_has_a_process(
+    watched: Watched, switch: str
+) -> None:
+    watched.own = own(args=[switch])
+    try:
+        async with protocol_client(watched.endpoint) as client:
+            pid = await browser_pid(client)
+            await client.new_page()
+            enabled = [each for each in psutil.Process(pid).cmdline() if each.startswith("--enable-features=")]
+            assert enabled[-1].startswith("--enable-features=Translate,") is switch.startswith("--enable")
+            assert network_processes(pid) == switch.startswith("--disable")
+    finally:
+        watched.own = own()
+
+
+def network_processes(browser: int) -> int:
+    commands = [each.cmdline() for each in psutil.Process(browser).children(recursive=True)]
+    return sum("--utility-sub-type=network.mojom.NetworkService" in command for command in commands)
+
+
+def thread_name(pid: int, thread: int) -> str:
+    return Path(f"/proc/{pid}/task/{thread}/comm").read_text().strip()
+
+
 async def test_a_browser_that_is_frozen_ends_its_own_session_alone() -> None:
     async with browser_server(worker_lost_threshold=3.0) as watched:
         watched.own = own()
@@ -93,6 +134,22 @@ async def test_a_browser_that_is_frozen_ends_its_own_session_alone() -> None:
             os.kill(await browser_pid(client), signal.SIGSTOP)
             closed = await watched.next_closed()
             assert closed.end == End("grid", Reason(EndReason.BROWSER_HUNG))
+            assert await evaluate(neighbour, neighbour.one("Page"), "6 * 7") == {"n": 42}
+        assert not watched.gone.done()
+
+
+async def test_a_browser_that_opens_no_pages_ends_its_own_session_alone() -> None:
+    """Its zygotes, which fork the processes of pages, are frozen. The browser itself answers."""
+    async with browser_server(worker_lost_threshold=3.0) as watched:
+        watched.own = own()
+        async with protocol_client(watched.endpoint) as neighbour, protocol_client(watched.endpoint) as client:
+            await neighbour.new_page()
+            for process in psutil.Process(await browser_pid(client)).children(recursive=True):
+                if "--type=zygote" in process.cmdline():
+                    process.suspend()
+            opening = [asyncio.ensure_future(client.new_page()) for _ in range(2)]  # a process for one may be there
+            assert (await watched.next_closed()).end == End("grid", Reason(EndReason.BROWSER_SICK))
+            await asyncio.gather(*opening, return_exceptions=True)
             assert await evaluate(neighbour, neighbour.one("Page"), "6 * 7") == {"n": 42}
         assert not watched.gone.done()
 

@@ -302,6 +302,37 @@ async def test_a_worker_that_acquires_a_browser_has_as_long_as_that_may_take_and
     assert isinstance(await acquiring, float)
 
 
+async def test_a_worker_that_falls_silent_while_it_acquires_a_browser_has_as_long_as_it_has_promised(
+    worker: Worker, sock: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handoff_link, "HANDOFF_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(handoff_link, "_LATE_ANSWER_S", 0.05)
+    until = time.monotonic() + BOUND_S
+    offered = worker.offer("s1", sock, until=until)
+    await worker.packet()
+    for after_s in (0.1, 0.2):
+        worker.say(session="s1", acquiring=True, promised=(promised := time.monotonic() + after_s))
+    async with asyncio.timeout(BOUND_S / 2):
+        failure = await offered
+    assert isinstance(failure, HandoffFailure)
+    assert failure.reason == "the worker does not answer"
+    assert promised < failure.open_until < until
+    assert worker.heard.said == [f"{WORKER} silent"]
+
+
+async def test_no_promise_is_longer_than_the_client_waits(
+    worker: Worker, sock: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handoff_link, "HANDOFF_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(handoff_link, "_LATE_ANSWER_S", 0.05)
+    until = time.monotonic() + 0.2
+    offered = worker.offer("s1", sock, until=until)
+    await worker.packet()
+    worker.say(session="s1", acquiring=True, promised=time.monotonic() + 2 * BOUND_S)
+    async with asyncio.timeout(BOUND_S):
+        assert isinstance(await offered, HandoffFailure)
+
+
 async def test_a_worker_that_acquires_a_browser_for_too_long_is_silent(
     worker: Worker, sock: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

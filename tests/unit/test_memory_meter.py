@@ -316,3 +316,31 @@ def test_over_the_hard_limit_kept_sessions_end_before_the_worker_is_killed() -> 
     assert workers.killed == []
     meter.tick(105.0)
     assert (len(workers.link.sent), workers.killed) == (1, [("w", "memory limit")])
+
+
+def test_over_the_hard_limit_the_session_with_the_largest_browser_ends_before_the_worker_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers = FakeWorkers()
+    workers.worker.launched, workers.worker.own_browsers = {"nodePid": os.getpid()}, 2
+    meter = metered(workers, max_worker_memory_hard_mib=16, memory_metric="rss")
+    with psutil.Popen(["sleep", "600"]) as small, psutil.Popen(["sleep", "600"]) as large:
+        sizes = {os.getpid(): 17 << 20, small.pid: 1, large.pid: 2}
+        monkeypatch.setattr(memory, "rss_bytes", lambda process: sizes.get(process.pid, 0))
+        for at_s, asked in ((100.0, [large.pid]), (101.0, [large.pid]), (105.0, [large.pid])):
+            if at_s == 105.0:
+                large.kill()
+                large.wait()
+                asked = [large.pid, small.pid]
+            meter.tick(at_s)
+            assert [data["pid"] for name, data in workers.link.sent if name == "end_browser"] == asked
+        meter.tick(110.0)  # it has not ended
+        assert workers.killed == [("w", "memory limit")]
+        small.kill()
+
+
+def test_where_nobody_has_a_browser_alone_the_worker_is_killed_at_once() -> None:
+    workers = FakeWorkers()
+    workers.worker.launched = {"nodePid": os.getpid()}
+    metered(workers, max_worker_memory_hard_mib=16, memory_metric="rss").tick(100.0)
+    assert (workers.link.sent, workers.killed) == ([], [("w", "memory limit")])

@@ -18,14 +18,14 @@ HEAD = """
     const ended = [], tried = [], told = [];
     let firstTried, opensPage = () => {};
     const isTried = new Promise(resolve => { firstTried = resolve; });
-    const sourceOf = ({ warm, most }) => new OwnBrowsers({
+    const sourceOf = ({ warm, most, warmForMs }) => new OwnBrowsers({
         launch: options => new Promise((resolve, reject) => {
             const unit = { number: ++started, hasEnded: false, end: () => { ended.push(unit.number); } };
             launches.push({ options, done: () => resolve(unit), fail: () => reject(new Error('no browser')) });
         }),
         warmUp: async unit => { tried.push(unit.number); firstTried(); return opensPage(); },
         quietMs: 1, refillMs: 0, retryMs: 1,
-        warm, most, onCannotLaunch: error => told.push(error.message),
+        warm, most, warmForMs, onCannotLaunch: error => told.push(error.message),
     });
     const settled = () => new Promise(resolve => setTimeout(resolve, 3)); // longer than any timer of the source
     const launchAll = async () => {
@@ -242,3 +242,24 @@ def test_where_none_is_always_warm_one_stays_so_after_the_first_was_asked_for() 
         return [before, after, source.warm.length];
     """)
     assert (before, after, closed) == (0, 1, 0)
+
+
+def test_it_is_ended_when_none_was_asked_for_that_long_and_none_is_made_for_those_who_want_another() -> None:
+    warm, cooled, other = run("""
+        const source = sourceOf({ warm: 0, most: 5, warmForMs: 3_600_000 });
+        await Promise.all([source.acquire('a', {}), settled().then(launchAll)]);
+        await launchAll();
+        const [warm] = source.warm;
+        const isEnded = new Promise(resolve => { warm.end = () => resolve(warm.number); });
+        source.warmForMs = 0;
+        source.asked(); // for the last time
+        const awake = setInterval(() => {}, 1000); // no timer of the source keeps Node awake
+        const cooled = [await isEnded, source.warm.length];
+        clearInterval(awake);
+        await Promise.all([source.acquire('b', { slowMo: 1 }), settled().then(launchAll)]);
+        await settled();
+        return [warm.number, cooled, launches.length];
+    """)
+    assert warm == 2
+    assert cooled == [2, 0]
+    assert other == 0

@@ -217,6 +217,57 @@ async def test_a_client_that_waits_for_its_own_browser_is_answered_when_its_work
     assert worker.slots.taken == 0
 
 
+async def test_the_proxy_of_a_client_that_waits_for_its_own_browser_hears_of_it_again_and_again(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PROMISE_AGAIN_S", 0)
+    said: list[float] = []
+    enough = asyncio.Event()
+
+    def heard(packet: bytes) -> None:
+        if promised := json.loads(packet).get("promised"):
+            said.append(promised)
+        if len(said) == 3:
+            enough.set()
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        session = LiveSession("a", "c:1", own=OwnBrowser(math.inf))
+        worker.slots.admit(session)
+        worker.sessions.serve(OfferedClient(session, math.inf, {}, "", "", ours, heard))
+        async with asyncio.timeout(BOUND_S):
+            await enough.wait()
+    assert said == sorted({*said})
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["on its way", "there"])
+async def test_a_worker_that_was_frozen_meanwhile_ends_the_browser_and_refuses_the_client(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    monkeypatch.setattr(module, "PROMISE_S", 0)
+    monkeypatch.setattr(module, "PROMISE_AGAIN_S", 3600 if is_there else 0)
+    refused = asyncio.get_running_loop().create_future()
+
+    def heard(packet: bytes) -> None:
+        if "refused" in (said := json.loads(packet)):
+            refused.set_result(said["refused"])
+
+    async def acquire(*_: object) -> None:
+        if not is_there:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(worker, "acquire", acquire)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        session = LiveSession("a", "c:1", own=OwnBrowser(math.inf))
+        worker.slots.admit(session)
+        worker.sessions.serve(OfferedClient(session, math.inf, {}, "", "", ours, heard))
+        async with asyncio.timeout(BOUND_S):
+            assert await refused == "late"
+    assert "give back a" in worker.done
+    assert worker.slots.taken == 0
+
+
 async def test_the_sessions_of_a_token_end_and_none_that_is_on_its_way_begins(worker: Worker) -> None:
     ci, again, other = (make(name, Role.CLIENT, 0, (), 0.0)[0] for name in ("ci", "ci", "other"))
     with changing(worker.tokens_file) as tokens:

@@ -44,7 +44,8 @@ class FoundBrowser:
 
     def __str__(self) -> str:
         what = self.executable or f"channel {self.channel}"
-        return f"{self.browser_type}: {what} ({', '.join([self.source, *self.notes])})"
+        other = [] if self.driver.minor == own_driver().minor else [f"Playwright {self.driver.version}"]
+        return f"{self.browser_type}: {what} ({', '.join([self.source, *other, *self.notes])})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ _NAMES_ON_PATH: Final[Mapping[str, tuple[str, ...]]] = {
     "firefox": ("firefox-esr", "firefox"),
 }
 
-_CHANNEL_PATHS: Final[Mapping[str, Mapping[str, str]]] = {
+CHANNEL_PATHS: Final[Mapping[str, Mapping[str, str]]] = {
     "chromium": {
         "chrome": "opt/google/chrome/chrome",
         "chrome-beta": "opt/google/chrome-beta/chrome",
@@ -180,7 +181,7 @@ def find_for_pool(pool: PoolSettings, settings: Settings, places: SearchPaths | 
     channel that are its own. Raises BrowserMissing."""
     places = (places or SearchPaths()).for_pool(pool, settings)
     if pool.channel:
-        path = _CHANNEL_PATHS.get(pool.browser_type, {}).get(pool.channel)
+        path = CHANNEL_PATHS.get(pool.browser_type, {}).get(pool.channel)
         executable = "" if path is None else str(places.root / path)
         if executable and not os.access(executable, os.X_OK):
             raise BrowserMissing(
@@ -191,6 +192,13 @@ def find_for_pool(pool: PoolSettings, settings: Settings, places: SearchPaths | 
     if pool.executable and not pool.is_short_form:
         return _chosen(pool.browser_type, pool.executable, f"the executable of pool {pool.name}", places.driver)
     return find_browser(pool.browser_type, settings.of_pool(pool), places)
+
+
+def installed_channels(browser_type: BrowserType, places: SearchPaths) -> Iterator[Path]:
+    """Yields the executables of this type's channels that are on this host."""
+    for path in CHANNEL_PATHS.get(browser_type, {}).values():
+        if os.access(places.root / path, os.X_OK):
+            yield places.root / path
 
 
 def candidates(

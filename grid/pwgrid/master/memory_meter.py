@@ -33,6 +33,9 @@ NO_ROOM: Final = (
     "the host has no memory for another worker: wait until others have ended, or have a smaller MIN_HOST_AVAILABLE_MIB"
 )
 
+GOING_S: Final = 5.0
+"""How long a browser that was told to end may take for that; then its worker is killed."""
+
 
 class MemoryMeter:
     """Keeps `worker.memory` of every worker, and the host guard, up to date."""
@@ -77,9 +80,11 @@ class MemoryMeter:
 
     def _measure(self, now: float, *, is_sample: bool) -> None:
         workers = [worker for worker in self._workers.by_id.values() if worker.life.has_process]
+        table = Table()
         if is_sample:
             self._sampled_at = now
-            self._meter(workers, self._workers.learn_trees())
+            table = self._workers.learn_trees()
+            self._meter(workers, table)
             self._look_at_host(workers)
         for worker in workers:
             settings = self._settings_of(worker)
@@ -87,12 +92,36 @@ class MemoryMeter:
             worker.has_spent_kept &= is_over
             if is_over and worker.life.status in NOT_ENDED:
                 limit_mib = settings.max_worker_memory_hard_mib
-                if not is_sample or worker.end_all_kept(f"more than {limit_mib} MiB"):
+                if not is_sample or self._is_spared(worker, table, now, f"more than {limit_mib} MiB"):
                     continue  # the next sample tells whether that was enough
                 log.error("memory_limit", worker=worker.worker_id, **_figures(worker), limit_mib=limit_mib)
                 worker.takes_too_much_memory(MEMORY_LIMIT)
             elif worker.life.is_capacity and worker.recycle is None:
                 self._mark(worker, now)
+
+    def _is_spared(self, worker: Worker, table: Table, now: float, reason: str) -> bool:
+        """Have less of it end than all: its kept sessions, then the session with the largest browser, if it has that
+        alone. Returns False if there is nothing left to try."""
+        if worker.end_all_kept(reason):
+            return True
+        if not worker.own_browsers or worker.link is None:
+            return False
+        sizes = self._sizes_of_browsers(worker.launched.get("nodePid", 0), table)
+        if going := [at for pid, at in worker.ended_browsers.items() if pid in sizes]:
+            return now < max(going) + GOING_S
+        if sizes:
+            worker.end_browser(max(sizes, key=sizes.__getitem__), now, reason)
+        return bool(sizes)
+
+    def _sizes_of_browsers(self, node_pid: int, table: Table) -> dict[int, int]:
+        """Returns the memory of each browser of a browser server, with all below it, by its pid."""
+        metric = self._settings.memory_metric
+        return {
+            browser.pid: sum(
+                rss_bytes(each) if metric == "rss" else memory_bytes(each, metric) for each in table.below([browser])
+            )
+            for browser in table.children.get(node_pid, ())
+        }
 
     def _follow(self, settings: Settings) -> None:
         self._settings = settings

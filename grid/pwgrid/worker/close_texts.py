@@ -43,6 +43,7 @@ def close_texts(settings: Settings) -> dict[str, str]:
         EndReason.BROWSER_CRASHED: "its browser crashed",
         EndReason.BROWSER_HUNG: f"its browser gave no sign of life for WORKER_LOST_THRESHOLD={lost:g} s; connect again",
         EndReason.BROWSER_SICK: "its browser opens no pages any more; connect again",
+        EndReason.MEMORY_LIMIT: "its browser took the most of more memory than its worker may have",
         EndReason.BROWSER_UNREADABLE: "its browser could not be understood any more; connect again",
         EndReason.MESSAGE_FAILED: "the browser server failed at one of its messages",
         EndReason.CLIENT_DOES_NOT_READ: f"more than SESSION_MAX_BUFFERED_MIB={buffered} waited for its client to read",

@@ -125,9 +125,10 @@ class OfferedClient:
         """The browser of its own that its pool or its lease gives it: one like all others of the pool."""
         return OwnBrowser(self.until or self.deadline)
 
-    def waits_for_browser(self) -> None:
-        """Says that it is admitted, and will be answered when a browser of its own is there."""
-        self._send(orjson.dumps({"session": self.session.id, "acquiring": True}))
+    def waits_for_browser(self, promised: float) -> None:
+        """Says that it is admitted, and will be answered when a browser of its own is there: by `promised`
+        (CLOCK_MONOTONIC) the proxy hears of it again, or may give the client to another worker."""
+        self._send(orjson.dumps({"session": self.session.id, "acquiring": True, "promised": promised}))
 
     def answer(
         self,

@@ -318,6 +318,8 @@ class Worker:
             logging.open_again(self.settings.log_file)
         elif name == "end_kept":
             self.admission.sessions.end_kept(Reason(EndReason.KEPT_FOR_MEMORY), data["sessionId"])
+        elif name == "end_browser":
+            self.admission.sessions.end_browser(int(data["pid"]))
         elif name == "end_session":
             self.admission.sessions.end(str(data["sessionId"]), Reason(EndReason.ENDED_BY_OPERATOR))
         else:

@@ -5,8 +5,8 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Final
 
 import structlog
 
@@ -17,8 +17,8 @@ from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.common.types import GIVEN_BY_CLIENTS, Isolation, Protocol
 from pwgrid.registry.records import ISOLATION, OF_LEASE, PROTOCOL, TOKEN, TOKEN_ID
 from pwgrid.runtime.child_arguments import WorkerArguments
-from pwgrid.worker.browser.headed_browsers import HeadedBrowsers
 from pwgrid.worker.browser.server import BrowserServer
+from pwgrid.worker.browser.session_browsers import SessionBrowsers
 from pwgrid.worker.handoff_server import HandoffServer
 from pwgrid.worker.holders import End, Kept, LiveSession, OfferedClient, OwnBrowser, ProfileCopy, SessionClosed
 from pwgrid.worker.profiles import SessionProfiles
@@ -35,11 +35,21 @@ PROFILE_GRACE_S: Final = 15.0
 (DRAIN_GRACE_S in pwgrid/master/policy/worker_state_machine.py)."""
 
 
-class _Acquiring(NamedTuple):
-    """A client that waits for a browser of its own, and what gets that."""
+PROMISE_S: Final = 2.0
+"""For so long a proxy waits for a worker that acquires a browser and is not heard of: then it is frozen, or as good as
+that, and another worker gets the client."""
+
+PROMISE_AGAIN_S: Final = 0.5
+
+
+@dataclass(slots=True)
+class _Acquiring:
+    """A client that waits for a browser of its own, and what gets that. `promised`: until when its proxy is to hear of
+    it (time.monotonic()); after that another worker may have the client."""
 
     client: OfferedClient
     task: asyncio.Task[None]
+    promised: float
 
 
 class Sessions:
@@ -75,9 +85,10 @@ class Sessions:
         self._taken: dict[str, tuple[OfferedClient, float]] = {}
         """By their sessions' ids, the clients that are not answered yet, and since when the browser server has each."""
         self._timer: asyncio.TimerHandle | None = None
-        self._headed = HeadedBrowsers(boot.settings, boot.pool, boot.directory)
+        self._browsers = SessionBrowsers(boot.settings, boot.pool, boot.directory)
         self._acquiring: dict[str, _Acquiring] = {}
         """By their sessions' ids, the clients that wait for browsers of their own."""
+        self._promising: asyncio.TimerHandle | None = None
         self._joining: set[asyncio.Task[None]] = set()
         """Those that are about to join a session."""
         self._profiles = SessionProfiles(boot)
@@ -99,7 +110,7 @@ class Sessions:
             if (lease_id := told.get(OF_LEASE, "")) in self._slots.held:
                 session.lease_id = lease_id
             self._slots.admit(session)
-        self._headed.adopt(live)
+        self._browsers.adopt(live)
 
     def ended(self, closed: SessionClosed, on_record: Callable[[], None] = lambda: None) -> None:
         """Called when the browser server reports a session's end. Calls `on_record` once Redis has it. One that has a
@@ -139,7 +150,7 @@ class Sessions:
             self.record_taken()  # its start comes before its end
         session = self._slots.live.get(closed.session_id)
         self._slots.free(closed.session_id)
-        self._headed.over(closed.session_id)
+        self._browsers.over(closed.session_id)
         if session is None and not self._is_successor:
             on_record()  # reported twice; but a successor still has to record one that ended before it took over
             return
@@ -196,19 +207,22 @@ class Sessions:
         """Refuses the clients that wait for browsers of their own, which other workers may have, or to join one."""
         for task in self._joining:
             task.cancel()
-        for session_id, (client, task) in list(self._acquiring.items()):
-            # Answered here: a task that has not begun would never hear that it is cancelled.
-            del self._acquiring[session_id]
-            self._to_end.pop(session_id, None)
-            task.cancel()
-            if self.server is not None:
-                self.server.give_back(session_id)
-            self._take_back(session_id)
-            client.answer(OfferRefusal.DRAINING)
+        for session_id in list(self._acquiring):
+            self._let_go(session_id, OfferRefusal.DRAINING)
+
+    def _let_go(self, session_id: str, refused: OfferRefusal) -> None:
+        # Answered here: a task that has not begun would never hear that it is cancelled.
+        waits = self._acquiring.pop(session_id)
+        self._to_end.pop(session_id, None)
+        waits.task.cancel()
+        if self.server is not None:
+            self.server.give_back(session_id)
+        self._take_back(session_id)
+        waits.client.answer(refused)
 
     def end_displays(self) -> None:
         """Called when the browser server has ended."""
-        self._headed.end()
+        self._browsers.end()
 
     # CDP: sessions that several clients share, and that may have none for a while
 
@@ -273,6 +287,11 @@ class Sessions:
             if only in (None, session.id):
                 self.end(session.id, reason)
 
+    def end_browser(self, pid: int) -> None:
+        """Ends the session that has this browser alone: this worker takes too much memory, and it takes the most."""
+        if self.server is not None:
+            self.server.end_browser(pid)
+
     # Sessions that begin
 
     def offered(self, client: OfferedClient) -> None:
@@ -305,10 +324,30 @@ class Sessions:
             fields[PROTOCOL] = session.protocol.value
         session.client_fields = {**fields, **session.client_fields}
         self._on_offered()
-        client.waits_for_browser()
         task = asyncio.create_task(self._acquire(session.id, own))
-        self._acquiring[session.id] = waits = _Acquiring(client, task)
+        self._acquiring[session.id] = waits = _Acquiring(client, task, 0.0)
+        self._promise(waits)
+        if self._promising is None:
+            self._promise_later()
         task.add_done_callback(lambda _: self._acquired(waits, own))
+
+    def _promise(self, waits: _Acquiring) -> None:
+        waits.promised = time.monotonic() + PROMISE_S
+        waits.client.waits_for_browser(waits.promised)
+
+    def _promise_later(self) -> None:
+        self._promising = asyncio.get_running_loop().call_later(PROMISE_AGAIN_S, self._promise_again)
+
+    def _promise_again(self) -> None:
+        """Tells the proxies that this worker is awake, while clients wait here for browsers of their own."""
+        self._promising = None
+        for session_id, waits in list(self._acquiring.items()):
+            if time.monotonic() < waits.promised:
+                self._promise(waits)
+            else:  # this process was frozen: another worker may have the client
+                self._let_go(session_id, OfferRefusal.LATE)
+        if self._acquiring:
+            self._promise_later()
 
     async def _acquire(self, session_id: str, own: OwnBrowser) -> None:
         """Has the browser server get a browser for this session alone. Raises BrowserLaunchError, BrowserServerGone,
@@ -318,16 +357,18 @@ class Sessions:
         if own.profile is not None:
             session = self._slots.live[session_id]
             profile = await self._profiles.take(session, own.profile, self.server.pid, own.until)
-        needs_display = own.options.get("headless") is False
-        headed = await self._headed.prepare(session_id, own.until) if needs_display else None
-        await self.server.acquire(session_id, own.options, own.until, headed, profile)
+        browser = await self._browsers.prepare(session_id, own.options, own.until)
+        await self.server.acquire(session_id, own.options, own.until, browser, profile)
 
     def _acquired(self, waits: _Acquiring, own: OwnBrowser) -> None:
         """Gives the client to the browser server, which has a browser for it alone, or refuses it. Until now another
         worker might still have taken the client."""
-        client, task = waits
+        client, task = waits.client, waits.task
         session_id = client.session.id
         if task.cancelled() or self._acquiring.get(session_id) is not waits:  # it was refused meanwhile
+            return
+        if time.monotonic() >= waits.promised:
+            self._let_go(session_id, OfferRefusal.LATE)
             return
         del self._acquiring[session_id]
         end = self._to_end.pop(session_id, None)
@@ -336,7 +377,7 @@ class Sessions:
             self._take_back(session_id)
         match error:
             case None:
-                self._hand_over(replace(client, deadline=own.until))
+                self._hand_over(replace(client, deadline=min(own.until, waits.promised)))
                 if end is not None:
                     self.end(session_id, *end)
             case BrowserLaunchError():
@@ -385,7 +426,7 @@ class Sessions:
         session = self._slots.live.get(session_id)
         self._profiles.drop(session_id)
         self._slots.take_back(session_id)
-        self._headed.over(session_id)
+        self._browsers.over(session_id)
         if session is not None:
             self.on_over(session_id, session.lease_id, None)
 

@@ -110,6 +110,8 @@ class Worker:
     oldest_kept: KeptSession | None = None
     has_spent_kept: bool = False
     """Whether it was told to end those for its memory, and its memory has not been measured as enough since."""
+    ended_browsers: dict[int, float] = field(default_factory=dict)
+    """The pids of those that it was told to end for its memory, and when (monotonic seconds)."""
     suspicion: str | None = None
     """Why it takes no new client now: its browser may be sick."""
     memory: Footprint = field(default_factory=Footprint)
@@ -211,6 +213,12 @@ class Worker:
         self.send("end_kept", {"sessionId": None})
         self.has_spent_kept = True
         return True
+
+    def end_browser(self, pid: int, now: float, reason: str) -> None:
+        """Have it end the session that has this browser alone, if one has."""
+        log.warning("own_browser_ended", worker=self.worker_id, pid=pid, reason=reason)
+        self.send("end_browser", {"pid": pid})
+        self.ended_browsers[pid] = now
 
     def kill(self) -> None:
         """Kill it and its tree at once."""

@@ -69,8 +69,9 @@ PendingAnswer = asyncio.Future[dict[str, Any] | HandoffFailure]
 
 @dataclass(slots=True)
 class Pending:
-    """An offer or a question that is not answered yet. `deadline`: until when its answer may come, by the loop's clock;
-    it becomes `acquired_by` once the worker says that it acquires a browser for the client."""
+    """An offer or a question that is not answered yet. `deadline`: until when its answer may come, by the loop's clock.
+    A worker that acquires a browser for the client promises again and again to answer a moment later, at the latest by
+    `acquired_by`."""
 
     answer: PendingAnswer
     deadline: float
@@ -108,7 +109,7 @@ class HandoffLink:
     async def offer(self, session_id: str, packet: bytes, fd: int, until: float = 0.0) -> float:
         """Sends the packet with the socket `fd`, which must stay open until there is an answer. Returns since when the
         browser server has it, in seconds of time.monotonic(): the worker answers later, and several offers at once.
-        A worker that says in time that it acquires a browser for the client has until `until`. Raises
+        A worker that acquires a browser for the client, and goes on saying so, has until `until`. Raises
         HandoffFailure."""
         answer, deadline = await self._exchange(session_id, packet, fd, until)
         if answer["refused"] is not None:
@@ -208,7 +209,8 @@ class HandoffLink:
         if pending is None:
             self._health.awake(self._worker_id)
         elif message.get("acquiring"):
-            pending.deadline = pending.acquired_by
+            promised = message.get("promised", math.inf)  # a worker of an older version promises once
+            pending.deadline = max(pending.deadline, min(promised + _LATE_ANSWER_S, pending.acquired_by))
         else:
             del self._pending[key]
             _settle(pending.answer, message)

@@ -22,6 +22,7 @@ HEADER: Final = "x-playwright-launch-options"
 MAX_OPTIONS: Final = 20
 _OPTION_CHARACTERS: Final = 40
 _MOST_SLOW_MO_MS: Final = 60_000
+_CHANNEL: Final = re.compile(r"[a-z0-9-]{1,40}")
 _ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
 
 _OF_THE_CLIENT: Final = frozenset(
@@ -166,8 +167,8 @@ def _is_of_no_use(name: str, value: object, pool: PoolView) -> bool:
     """Whether no browser of this type could heed the option; then it is ignored, as an unknown one is."""
     if name == "firefoxUserPrefs":
         return pool.browser_type != "firefox"
-    # The channel of Playwright's own browser: also a pool that was given none has that browser, or one that is as good.
-    return name == "channel" and value == pool.browser_type and not pool.channel
+    # Playwright's own Firefox and WebKit: a pool that was given no channel has that browser, or one that is as good.
+    return name == "channel" and value == pool.browser_type != "chromium" and not pool.channel
 
 
 # One function for each option that is heeded: what to launch with, or None where it asks for nothing else than the pool
@@ -238,16 +239,13 @@ def _timeout_s(value: Any) -> float:
     return value / 1000 if is_number and value > 0 else math.inf
 
 
-def _channel(value: Any, pool: PoolView, _rules: LaunchRules) -> None:
+def _channel(value: Any, pool: PoolView, _rules: LaunchRules) -> str | None:
+    """Whether the host has that browser its worker finds out."""
     if not isinstance(value, str):
         _refuse("channel", "it must be a text")
-    if value and value != pool.channel:
-        has = f"channel {pool.channel}" if pool.channel else "no channel"
-        _refuse(
-            f"channel: {_shown(value)}",
-            f"pool {pool.name} has {has}: leave it out, ask for a pool that has it (?pool=), "
-            "or have the grid's operator make one (channel in [[pools]])",
-        )
+    if value and not _CHANNEL.fullmatch(value):
+        _refuse("channel", "it must be a channel of Playwright, like chrome or msedge")
+    return value if value and value != pool.channel else None
 
 
 _JUDGES: Final[Mapping[str, Callable[[Any, PoolView, LaunchRules], object | None]]] = {

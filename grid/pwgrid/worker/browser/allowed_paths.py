@@ -19,7 +19,13 @@ from typing import Final
 from pwgrid.common import restricted_exec
 from pwgrid.common.errors import GridError
 from pwgrid.common.paths import home
-from pwgrid.installed.browsers import STOCK_FIREFOX_CHANNEL, FoundBrowser, SearchPaths, install_directories
+from pwgrid.installed.browsers import (
+    STOCK_FIREFOX_CHANNEL,
+    FoundBrowser,
+    SearchPaths,
+    install_directories,
+    installed_channels,
+)
 from pwgrid.runtime.directory import SESSION_FILES
 from pwgrid.runtime.display_sockets import DISPLAYS, SOCKETS
 from pwgrid.settings.model import Settings
@@ -182,13 +188,14 @@ class Confinement:
     def before_node(
         self, node: Path, core: Path, launcher: Path, sockets: Iterable[Path], *shared: Path | None
     ) -> list[str]:
-        """The words before Node's command. It may all that the browser may, listens on `sockets`, and writes into
-        directories outside its worker's that are `shared`."""
+        """The words before Node's command. It may all that any browser may that it starts, listens on `sockets`, and
+        writes into directories outside its worker's that are `shared`."""
         own = self.directories
         ffmpeg = [os.path.realpath(each / "ffmpeg-linux") for each in install_directories("ffmpeg", self._places)]
         libraries = [Path(sys.base_prefix, name) for name in ("lib", "lib64")]
         read = [
             *self._common(),
+            *self._with_directories(installed_channels(self.browser.browser_type, self._places)),
             os.path.realpath(node),
             core,
             launcher.parent,
@@ -238,17 +245,22 @@ class Confinement:
         yield from self._of_browsers()
 
     def _of_browsers(self) -> Iterator[Path]:
-        """The browser with the directory that it lies in, and where Playwright has its own; no directory that has more
-        than browsers."""
-        directories = [self._places.installed]
+        """The browser with the directory that it lies in, and where Playwright has its own."""
+        if self._has_only_browsers(self._places.installed):
+            yield self._places.installed
         if self.browser.executable:  # else Playwright finds one of its own
-            executable = Path(self.browser.executable).resolve()
+            yield from self._with_directories([Path(self.browser.executable)])
+
+    def _with_directories(self, executables: Iterable[Path]) -> Iterator[Path]:
+        for each in executables:
+            executable = each.resolve()
             yield executable
-            directories.append(executable.parent)
+            if self._has_only_browsers(executable.parent):
+                yield executable.parent
+
+    def _has_only_browsers(self, directory: Path) -> bool:
         others = self._home.resolve(), self.directories.worker.resolve()
-        for directory in directories:
-            if not any(each.is_relative_to(directory.resolve()) for each in others):
-                yield directory
+        return not any(each.is_relative_to(directory.resolve()) for each in others)
 
     @property
     def _is_headed(self) -> bool:

@@ -5,13 +5,15 @@
 const childProcess = require('node:child_process');
 const path = require('node:path');
 
+const { withNetworkThread } = require('./network_thread.cjs');
+
 const USER_DATA_DIR = '--user-data-dir=';
 
 // `beforeBrowser` are the words before a browser's command that confine it, none where it is not to be confined, and
 // `browserEnvironment` is what its environment has in place of Node's. `unitOf()` returns the unit whose browser is being
 // launched: it may have a directory for its files, words before its command, and a profile in place of an empty one that Playwright has
-// made.
-function confineProcesses({ beforeBrowser, browserEnvironment, browserDirectory, sessionsDirectory }, unitOf) {
+// made. A Chromium of one session alone has its network service in its browser process.
+function confineProcesses({ browserType, beforeBrowser, browserEnvironment, browserDirectory, sessionsDirectory }, unitOf) {
   const { spawn } = childProcess;
   childProcess.spawn = (command, args = [], options = {}, ...rest) => {
     const given = profileOf(args);
@@ -20,6 +22,8 @@ function confineProcesses({ beforeBrowser, browserEnvironment, browserDirectory,
       const profile = unit?.profile?.directory ?? given;
       if (profile !== given)
         args = args.map(each => each === USER_DATA_DIR + given ? USER_DATA_DIR + profile : each);
+      if (browserType === 'chromium' && unit && !unit.isShared)
+        args = withNetworkThread(args);
       const directory = unit?.directory ?? browserDirectory;
       const before = unit?.before ?? beforeBrowser;
       const confined = before.length ? [...before, '--own', profile, directory, '--', command] : [command];

@@ -15,21 +15,19 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.installed import confine_setting
-from pwgrid.installed.headed import find_headed, find_xvfb
+from pwgrid.installed.headed import find_xvfb
 from pwgrid.runtime.browser_process_tree import kill_below
 from pwgrid.runtime.display_sockets import remove_socket, take_number
 from pwgrid.runtime.process_identity import KILL_S
 from pwgrid.settings.model import Settings
-from pwgrid.settings.pools import PoolSettings
 from pwgrid.worker.browser.allowed_paths import Directories, before_x_server
-from pwgrid.worker.browser.launch import LaunchSpec
 
 log = structlog.get_logger()
 
@@ -93,23 +91,21 @@ class Display:
         _remove(self.directory)
 
 
-class HeadedBrowsers:
-    """The displays of one worker's sessions. `settings` are those of `pool` (`Settings.of_pool`)."""
+class Displays:
+    """Those of one worker's sessions."""
 
-    def __init__(self, settings: Settings, pool: PoolSettings, directory: Path) -> None:
+    def __init__(self, settings: Settings, directory: Path) -> None:
         self._settings = settings
-        self._pool = pool
         self._directory = directory
         self._displays: dict[str, Display] = {}
         """By the ids of their sessions."""
         self._inherited: dict[str, Path] = {}
         """The directories of those that this worker's predecessor has made."""
 
-    async def prepare(self, session_id: str, until: float) -> dict[str, Any]:
-        """Makes a display for this session. Returns with what its browser is to be launched (launcher.cjs). `until` is
-        in seconds of time.monotonic(). Raises BrowserLaunchError."""
+    async def make(self, session_id: str, until: float) -> dict[str, str]:
+        """Makes a display for this session. Returns the variables by which its browser finds it. `until` is in seconds
+        of time.monotonic(). Raises BrowserLaunchError."""
         try:
-            browser = find_headed(self._pool, self._settings)
             xvfb = find_xvfb()
             async with asyncio.timeout(max(0.0, until - time.monotonic())):
                 display = await Display.start(Directories(self._directory).displays, xvfb, self._settings)
@@ -121,14 +117,7 @@ class HeadedBrowsers:
             raise BrowserLaunchError("it did not start in time", _WHAT) from None
         except OSError as error:
             raise BrowserLaunchError(error.strerror or str(error), _WHAT) from error
-        spec = LaunchSpec(self._settings, self._pool, browser, self._directory)
-        confinement = spec.confinement_with_display(display.environment)
-        return {
-            "executablePath": browser.executable,
-            "channel": browser.channel,
-            "before": confinement.before_browser() if confinement else [],
-            "environment": display.environment,
-        }
+        return display.environment
 
     def over(self, session_id: str) -> None:
         """Ends the display of this session, if it has one."""

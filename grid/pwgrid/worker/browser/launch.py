@@ -23,10 +23,13 @@ from pwgrid.runtime.display_sockets import make_place
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.worker.browser.allowed_paths import Confinement, Directories
-from pwgrid.worker.browser.health import HealthTimes
+from pwgrid.worker.browser.health import CANARY_TRIES, HealthTimes
 from pwgrid.worker.close_texts import close_texts
 
 LAUNCHER: Final = Path(__file__).with_name("launcher.cjs")
+
+CHECK_DRIVER: Final = Path(__file__).with_name("playwright") / "check_driver.cjs"
+"""A program that gets the directory of a driver's code, and prints what that lacks, a JSON list."""
 
 _SOCKET_PATH_BYTES: Final = 107
 
@@ -133,7 +136,8 @@ class LaunchSpec:
                 "launchTimeoutS": settings.launch_timeout,
                 "signAfterS": times.sign_s,
                 "silentS": times.silent_s,
-                "tryS": times.try_s,
+                # One try of an own browser, as long as all those of a shared one: it has no second.
+                "tryS": times.try_s * CANARY_TRIES,
                 "isolation": pool.isolation,
                 "warm": pool.warm if pool.isolation is Isolation.BROWSER else 0,
                 "mostOwn": pool.max_own_browsers or settings.max_concurrent_sessions,

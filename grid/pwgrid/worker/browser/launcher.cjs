@@ -10,7 +10,7 @@
 //   client  client disconnected · connection lost · protocol error · client closed the browser
 //   browser browser crashed · browser connection broken
 //   grid    ping timeout · idle timeout · maximum duration · drain timeout · worker stopped · handshake refused
-//           too late · message failed · too much work · the client does not read · keep time over · the reason in a `close` or
+//           too late · memory limit · message failed · too much work · the client does not read · keep time over · the reason in a `close` or
 //           `cut_hanging` message
 'use strict';
 
@@ -41,7 +41,9 @@ const { ErrorCounts } = require('./error_counts.cjs');
 const { serveLiveView } = require('./live_view.cjs');
 const { OwnBrowsers } = require('./own_browsers.cjs');
 const { PlaywrightConnection } = require('./playwright_front.cjs');
-const { internalsOf, watchServers } = require('./playwright_internals.cjs');
+const { loadDriver } = require('./playwright/driver.cjs');
+const { watchServers } = require('./playwright/servers.cjs');
+const { succeedAtOptional } = require('./playwright/stock_firefox.cjs');
 const { INTERNAL_ERROR, Session } = require('./session.cjs');
 const { watchTimeouts } = require('./session_timeouts.cjs');
 const { Unit } = require('./unit.cjs');
@@ -105,6 +107,8 @@ function onMessage(message, socket) {
       return void acquire(message);
     case 'give_back':
       return own.giveBack(message.session);
+    case 'end_browser':
+      return sessionOfBrowser(message.pid)?.end('grid', message.kind);
     case 'hold_warm':
       return own.hold(message.isHeld);
     case 'no_more_clients':
@@ -275,22 +279,20 @@ function endAll(by, kind, code) {
 
 async function launch() {
   wrapListening();
-  if (options.channel.startsWith('moz-firefox'))
-    shimBidi(require(path.join(options.playwrightCore, 'lib', 'utilsBundle')));
   confineProcesses(options, () => launching.getStore());
-  const playwright = require(options.playwrightCore);
-  const { version } = require(path.join(options.playwrightCore, 'package.json'));
-  const internals = internalsOf(options.playwrightCore);
-  watchServers(internals, browser => { launching.getStore().browser = browser; });
-  cdpServer = CdpConnection.server(internals.WebSocketServer);
+  const driver = loadDriver(options.playwrightCore);
+  if (options.channel.startsWith('moz-firefox'))
+    succeedAtOptional(driver);
+  watchServers(driver, browser => { launching.getStore().browser = browser; });
+  cdpServer = CdpConnection.server(driver.WebSocketServer);
   loopbackPorts = new LoopbackPorts((times, uid) => say({ say: 'refused', times, uid }));
-  clients = new Clients(playwright, internals, options, loopbackPorts, browser => units.get(browser.options.browserProcess.process), {
+  clients = new Clients(driver, options, loopbackPorts, browser => units.get(browser.options.browserProcess.process), {
     onCall: (client, message) => client.unit.signs?.began(client, message),
     onAnswer: (client, message) => client.unit.signs?.answered(client, message),
     onGone: client => client.unit.signs?.gone(client),
     onConnectionError: (client, error) => errors.note('client', error, client.session.id),
   });
-  browserType = playwright[options.browserType];
+  browserType = driver.playwright[options.browserType];
   own = new OwnBrowsers({
     launch: (wished, profile) => launchUnit(false, wished, profile),
     warmUp: unit => tryBrowser(unit, options.launchTimeoutS * 1000),
@@ -303,22 +305,22 @@ async function launch() {
     shared = unit;
   const { pid } = process, browserPid = unit.process.pid;
   const browserVersion = await tryBrowser(unit, options.launchTimeoutS * 1000);
-  ready = { say: 'ready', pid, browserPid, browserVersion, playwrightVersion: version };
+  ready = { say: 'ready', pid, browserPid, browserVersion, playwrightVersion: driver.version };
   if (!shared)
     own.add(unit);
 }
 
-// `wished`: what a client wants to be otherwise than in the pool, by Playwright's names; and `headed`, if it is to have a display: its
+// `wished`: what a client wants to be otherwise than in the pool, by Playwright's names; and `browser`, if it is to be another one: its
 // executablePath and channel, the words `before` its command that confine it, and what is different in its environment. `profile`: that
 // of a Unit.
-async function launchUnit(isShared, { headed = null, ...wished } = {}, profile = null) {
+async function launchUnit(isShared, { browser = null, ...wished } = {}, profile = null) {
   const number = ++unitNumber;
   const unit = new Unit({
     isShared,
     socketPath: isShared ? options.socketPath : path.join(path.dirname(options.socketPath), `own-${number}.s`),
     directory: isShared ? null : path.join(options.ownDirectory, String(number)), profile,
     signAfterMs: options.signAfterS * 1000, silentMs: options.silentS * 1000,
-    before: headed?.before,
+    before: browser?.before,
     hooks: { onExit, onGoing: each => each.kill(), onSign, onHung, onDropped, onBroken, onError },
   });
   const { headless, args, chromiumSandbox, firefoxUserPrefs } = options; // Playwright ignores what is for another browser
@@ -326,8 +328,9 @@ async function launchUnit(isShared, { headed = null, ...wished } = {}, profile =
   try {
     const launched = await launching.run(unit, () => clients.forNobody(() => browserType.launchServer({
       wsPath: unit.wsPath, headless, chromiumSandbox, timeout: options.launchTimeoutS * 1000,
-      proxy: options.proxy ?? undefined, env: headed ? { ...process.env, ...headed.environment } : undefined,
-      executablePath: (headed ?? options).executablePath || undefined, channel: (headed ?? options).channel || undefined, handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false,
+      proxy: options.proxy ?? undefined, env: browser ? { ...process.env, ...browser.environment } : undefined,
+      handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false,
+      executablePath: (browser ?? options).executablePath || undefined, channel: (browser ?? options).channel || undefined,
       ...wished, args: [...args, ...wished.args ?? []], firefoxUserPrefs: { ...wished.firefoxUserPrefs, ...firefoxUserPrefs },
     })));
     units.set(launched.process(), unit);
@@ -375,7 +378,11 @@ async function onSign(unit, what) {
     return say({ say: 'sign', what });
   if (unit.tried || sessionOf(unit)?.cdp) // a CDP client would see the pages of an attempt, and hold them
     return;
-  await tryBrowser(unit, options.tryS * 1000).catch(() => sessionOf(unit)?.end('grid', 'browser sick'));
+  const { opened } = unit.signs;
+  await tryBrowser(unit, options.tryS * 1000).catch(() => {
+    if (unit.signs.opened === opened) // else it is only slow: its client has got a page meanwhile
+      sessionOf(unit)?.end('grid', 'browser sick');
+  });
 }
 
 // A browser of one session alone does not answer any more.
@@ -387,6 +394,12 @@ function onHung(unit) {
 // The session that has this browser alone, once its client has come.
 function sessionOf(unit) {
   return unit.isShared ? undefined : [...sessions.values()].find(each => each.unit === unit);
+}
+
+// The session that has the browser of this pid alone.
+function sessionOfBrowser(pid) {
+  const unit = [...units.values()].find(each => each.process.pid === pid);
+  return unit && sessionOf(unit);
 }
 
 // `why` is a reason for the worker (pwgrid/common/reasons.py), `kind` that of the sessions' ends.
@@ -478,37 +491,6 @@ function wrapListening() {
     if (this instanceof http.Server || typeof port !== 'number' || host !== '127.0.0.1' || !client)
       throw new Error('this grid lets no client open a port or socket on its host');
     return loopbackPorts.listen(this, client.unit, ...rest);
-  };
-}
-
-// Stock Firefox up to 158 does not know a command without which playwright makes no context. Where the browser answers
-// `unknown command`, playwright gets an empty success instead.
-function shimBidi(utils) {
-  const OPTIONAL = 'emulation.setMediaFeaturesOverride';
-  const { send, emit } = utils.ws.prototype;
-  const pending = new Set();
-  let unknown = false;
-  const succeed = id => Buffer.from(JSON.stringify({ type: 'success', id, result: {} }));
-  utils.ws.prototype.send = function(data, ...rest) {
-    if (this._isServer || typeof data !== 'string' || !data.includes(OPTIONAL))
-      return send.call(this, data, ...rest);
-    const { id, method } = JSON.parse(data);
-    if (method !== OPTIONAL)
-      return send.call(this, data, ...rest);
-    if (unknown)
-      return void process.nextTick(() => emit.call(this, 'message', succeed(id), false));
-    pending.add(id);
-    return send.call(this, data, ...rest);
-  };
-  utils.ws.prototype.emit = function(event, data, ...rest) {
-    if (event === 'message' && pending.size && !this._isServer) {
-      const { id, error } = JSON.parse(data.toString());
-      if (pending.delete(id) && error === 'unknown command') {
-        unknown = true;
-        return emit.call(this, event, succeed(id), false);
-      }
-    }
-    return emit.call(this, event, data, ...rest);
   };
 }
 

@@ -8,15 +8,15 @@ const RETRY_MS = 1_000; // after the first of them that has failed; twice as lon
 const MOST_DOUBLINGS = 6;
 const REFILL_MS = 250; // after a warm one was taken; its session shall have the processors for its first page
 const QUIET_MS = 300; // without a session that asks for one; then those that are warm open their first page
-const WARM_FOR_MS = 600_000; // where none is always warm: for so long after the last was asked for
+const WARM_FOR_MS = 600_000; // where none is always warm: for so long after the last was asked for that might have been
 
 class OwnBrowsers {
   // `launch(options, profile)` returns the promise of a unit, for what a client wants to be otherwise, {} for nothing. `warmUp(unit)` opens its
   // first page, which takes as much of a core as its start: so not while sessions come one after the other. `warm`: how many are
   // always warm, `most`: how many may be in use. `onCannotLaunch(error)` is called when TRIES starts in a row have failed, or the first
   // pages of as many, and none is in use.
-  constructor({ launch, warmUp, warm, most, onCannotLaunch, quietMs = QUIET_MS, refillMs = REFILL_MS, retryMs = RETRY_MS }) {
-    Object.assign(this, { launch, warmUp, most, onCannotLaunch, quietMs, refillMs, retryMs });
+  constructor({ launch, warmUp, warm, most, onCannotLaunch, quietMs = QUIET_MS, refillMs = REFILL_MS, retryMs = RETRY_MS, warmForMs = WARM_FOR_MS }) {
+    Object.assign(this, { launch, warmUp, most, onCannotLaunch, quietMs, refillMs, retryMs, warmForMs });
     this.wanted = warm; // how many are to be warm now
     this.isAlwaysWarm = warm > 0;
     this.warm = []; // units
@@ -41,7 +41,8 @@ class OwnBrowsers {
 
   // Gets a unit for this session, with this profile if there is one. Fails with the error of its launch.
   async acquire(sessionId, options, profile = null) {
-    this.asked();
+    if (!isOtherwise(options, profile))
+      this.asked();
     clearTimeout(this.quiet);
     this.acquiring.add(sessionId);
     if (this.places > 0)
@@ -66,7 +67,7 @@ class OwnBrowsers {
   }
 
   unitFor(options, profile) {
-    if (profile || Object.keys(options).length)
+    if (isOtherwise(options, profile))
       return this.start(() => this.launch(options, profile));
     return this.warm.pop() ?? new Promise((resolve, reject) => {
       this.expecting.push({ resolve, reject });
@@ -144,7 +145,7 @@ class OwnBrowsers {
       return;
     this.wanted = 1;
     clearTimeout(this.cooling);
-    this.cooling = setTimeout(() => this.cool(), WARM_FOR_MS).unref();
+    this.cooling = setTimeout(() => this.cool(), this.warmForMs).unref();
   }
 
   cool() {
@@ -246,6 +247,11 @@ class OwnBrowsers {
         this.starting--;
     }
   }
+}
+
+// Whether no browser will do that is like all others.
+function isOtherwise(options, profile) {
+  return profile !== null || Object.keys(options).length > 0;
 }
 
 module.exports = { OwnBrowsers };

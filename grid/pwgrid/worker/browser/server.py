@@ -232,16 +232,16 @@ class BrowserServer:
         session_id: str,
         options: Mapping[str, Any],
         until: float,
-        headed: Mapping[str, Any] | None = None,
+        browser: Mapping[str, Any] | None = None,
         profile: ProfileCopy | None = None,
     ) -> None:
-        """Gets a browser for this session alone, with these options of its client; `headed`: what it needs for a
-        display (`HeadedBrowsers.prepare`), `profile`: what it starts with. `until` is in seconds of time.monotonic().
+        """Gets a browser for this session alone, with these options of its client; `browser`: which one, if not its
+        pool's (`SessionBrowsers.prepare`), `profile`: what it starts with. `until` is in seconds of time.monotonic().
         Raises BrowserLaunchError if it does not start in time, and BrowserServerGone."""
         question = {
             "do": "acquire",
             "session": session_id,
-            "options": {**options, "headed": headed} if headed else options,
+            "options": {**options, "browser": browser} if browser else options,
         }
         if profile is not None:
             question["profile"] = profile.as_json()
@@ -258,6 +258,10 @@ class BrowserServer:
     def give_back(self, session_id: str) -> None:
         """Ends the browser that was acquired for this session, whose client does not come."""
         self._link.send({"do": "give_back", "session": session_id})
+
+    def end_browser(self, pid: int) -> None:
+        """Ends the session that has this browser alone, for its memory; `on_closed` follows. Ignores others."""
+        self._link.send({"do": "end_browser", "pid": pid, "kind": EndReason.MEMORY_LIMIT})
 
     def hold_warm(self, is_held: bool) -> None:
         """Has it start no browsers but those that sessions wait for, or as many as are to be warm again."""
