@@ -22,7 +22,11 @@ const NO_PORT = 'this grid lets no client open a port or socket on its host';
 // A rule gets the parameters and the client: { guard, isShared, blocksFileUrls, ownsTracing }, with `isBrowserLevel` and
 // `loopbackPorts` (numbers) for a CDP session. It returns [why not, what would allow it], ENDS_THE_SESSION, or null.
 const RULES = new Map([
-  ['showRecorder', (_, client) => atMost('off', client, 'it starts another browser on the host')],
+  ['showRecorder', recorder],
+  ['enableRecorder', recorder], // its name until 1.63
+  ['agent', (_, client) => atMost('off', client, 'it reads and writes files of the host')], // of 1.58
+  ['devices', () => ['it reaches devices of the host', NOTHING]], // 1.60 and later refuse these two themselves
+  ['newRequest', () => ['requests are those of a context', NOTHING]],
   ['saveAs', (_, client) => atMost('off', client, 'it writes a file of the host, and saveAsStream sends it to the client')],
   ['pathAfterFinished', (_, client) => atMost('off', client, 'it tells a path of the host, and saveAsStream sends the file')],
   ['startServer', () => [NO_PORT, NOTHING]],
@@ -90,6 +94,10 @@ function atMost(allowed, client, why) {
   if (client.guard === 'off' || (allowed === 'compatible' && (client.guard === 'compatible' || !client.isShared)))
     return null;
   return allowed === 'off' ? [why, OFF] : [why, UNSHARED];
+}
+
+function recorder(_, client) {
+  return atMost('off', client, 'it starts another browser on the host');
 }
 
 function named({ name }, client) {
