@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from pwgrid.common import readiness
 from pwgrid.common.label_keys import LabelKey, parse
-from pwgrid.common.types import BrowserType, Isolation
+from pwgrid.common.types import BrowserType, Isolation, Protocol
 
 _NO_LIMIT: Final = 1_000_000_000
 
@@ -57,6 +57,8 @@ class WorkerView:
     reason: str | None = None
     suspect: str | None = None
     browser_version: str = ""
+    protocols: frozenset[str] = frozenset({Protocol.PLAYWRIGHT})
+    """In which it serves clients. One of an older version tells of none: it has Playwright's."""
 
 
 @dataclass(slots=True)
@@ -95,6 +97,7 @@ class Roster:
                 reason=state.get("reasons", {}).get(worker["id"]),
                 suspect=worker.get("suspect"),
                 browser_version=worker.get("browserVersion") or "",
+                protocols=frozenset(worker.get("protocols") or (Protocol.PLAYWRIGHT,)),
             )
             for worker in state.get("workers", [])
         }
@@ -111,6 +114,15 @@ class Roster:
         """Returns the name of this worker's pool; None if there is no such worker."""
         worker = self.workers.get(worker_id) if worker_id is not None else None
         return worker.pool if worker else None
+
+    def without(self, protocol: Protocol) -> set[str]:
+        """Returns the ids of the workers that do not serve clients of this protocol: those of an older version, while
+        the grid is upgraded, and of browsers that have none. One that has not told its version has told nothing."""
+        return {
+            worker.worker_id
+            for worker in self.workers.values()
+            if worker.playwright_version and protocol not in worker.protocols
+        }
 
     def versions(self) -> frozenset[str]:
         """Returns Playwright major.minor of the available workers."""

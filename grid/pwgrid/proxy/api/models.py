@@ -239,6 +239,8 @@ class Borrow(_Model):
     ttl_seconds: Annotated[int, Field(ge=MIN_TTL_S, le=MAX_TTL_S)] = DEFAULT_TTL_S
     isolation: Isolation | None = None
     """browser: the lease's clients get a browser of their own; null: as the pool has it."""
+    profile: str | None = None
+    """The profile of its CDP clients' browser. Nobody else has it while the lease lasts."""
 
 
 class Borrowed(_Model):
@@ -319,6 +321,7 @@ class Lease(_Model):
     run_name: str | None
     run_id: str | None
     token: str | None
+    profile: str | None
 
     @classmethod
     def of(cls, record: SessionRecord) -> "Lease":
@@ -342,6 +345,7 @@ class Lease(_Model):
             run_name=says(NAME),
             run_id=says(RUN),
             token=says(TOKEN),
+            profile=record.profile,
         )
 
 
