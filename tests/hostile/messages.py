@@ -58,14 +58,12 @@ COMPATIBLE_REFUSES: Final = {"Artifact": "pathAfterFinished saveAs", "BrowserCon
 STRICT_REFUSES: Final = {"Browser": "newBrowserCDPSession startTracing"}
 """On a browser that others share."""
 
-ALWAYS_REFUSED: Final = {"Browser": "startServer stopTracing"}
-"""The second only for who has not started it."""
+ALWAYS_REFUSED: Final = {"Android": "devices", "Browser": "startServer stopTracing", "Playwright": "newRequest"}
+"""`stopTracing` only for who has not started it."""
 
 REFUSED_BY_PLAYWRIGHT: Final = {
-    "Android": "devices",
     "BrowserType": "connectOverCDP connectToWorker launch launchPersistentContext",
     "Electron": "launch",
-    "Playwright": "newRequest",
 }
 
 OF_NO_OBJECT: Final = {
@@ -80,6 +78,26 @@ OF_NO_OBJECT: Final = {
     "SocksSupport": "socksConnected socksData socksEnd socksError socksFailed",
 }
 """Nobody who is connected to a running browser has an object of these types."""
+
+OLDER_ALLOWED: Final = {
+    "BrowserContext": "disableRecorder harExport harStart waitForEventInfo",
+    "Debugger": "waitForEventInfo",
+    "EventTarget": "waitForEventInfo",
+    "Page": "snapshotForAI waitForEventInfo",
+    "WebSocket": "waitForEventInfo",
+    "Worker": "waitForEventInfo",
+}
+"""Messages that some Playwright from 1.58 on had, and the newest has not."""
+
+OLDER_COMPATIBLE_REFUSES: Final = {"BrowserContext": "enableRecorder", "Page": "agent"}
+
+OLDER_REFUSED_BY_PLAYWRIGHT: Final = {"BrowserType": "connectOverCDPTransport"}
+
+OLDER_OF_NO_OBJECT: Final = {
+    "AndroidDevice": "waitForEventInfo",
+    "ElectronApplication": "waitForEventInfo",
+    "PageAgent": "dispose expect extract perform usage waitForEventInfo",
+}
 
 COMPATIBLE, STRICT = {"compatible", "strict"}, {"strict"}
 

@@ -20,7 +20,7 @@ def test_a_browser_server_is_launched_with_the_guard_that_is_set(
     spec = LaunchSpec(settings, settings.short_form("chromium"), browser, tmp_path)
     monkeypatch.setenv("CHOSEN", "yes")
     monkeypatch.setenv("SECRET", "no")
-    options = json.loads(spec.options(tmp_path))
+    options = json.loads(spec.options())
     assert (options["clientGuard"], options["blockFileUrls"], options["slots"]) == ("strict", True, 3)
     assert spec.environment()["CHOSEN"] == "yes"
     assert "SECRET" not in spec.environment()

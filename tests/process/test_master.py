@@ -17,6 +17,7 @@ import pytest
 
 from pwgrid.registry.embedded_redis import find_redis_server
 from pwgrid.settings.model import NO_POOL
+from pwgrid.settings.own_playwright import own_minor
 from tests.support.grid import NEVER
 from tests.support.master_grid import PATIENCE_S, MasterGrid, wait_gone
 
@@ -58,6 +59,9 @@ def test_a_grid_starts_says_so_and_ends_in_order() -> None:
             "browserType": "chromium",
             "labels": [],
             "isolation": "context",
+            "playwright": own_minor(),
+            "onDemand": False,
+            "like": "",
             "wanted": 2,
             "available": 2,
             "starting": 0,

@@ -31,7 +31,6 @@ SYSTEM_SHELL = "root/usr/lib/chromium/chromium-headless-shell"
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BareHost:
     world = BareHost(tmp_path)
-    monkeypatch.setattr(setup_browsers, "own_driver", lambda: world.driver)
     return world
 
 
@@ -226,7 +225,7 @@ def test_without_root_missing_libraries_are_a_command_to_run(world: BareHost) ->
     with pytest.raises(GridError) as caught:
         world.setup(["chromium"])
     assert "installing them takes root" in str(caught.value)
-    node = str(world.driver.node)
+    node = str(world.bin / "node")
     assert (
         str(caught.value)
         .splitlines()[-1]
@@ -308,7 +307,7 @@ def test_an_update_that_fetches_nothing_is_said_though_apt_calls_that_a_warning(
 def test_a_node_that_lacks_a_library_gets_it_before_any_browser(world: BareHost) -> None:
     linker = "node: error while loading shared libraries: libatomic.so.1: cannot open shared object file"
     lacks = f'[ -e $WORLD/atomic ] || {{ echo "{linker}" >&2; exit 127; }}'
-    world.command("node", f'{lacks}\n[ "$*" = --version ] && exit\n{INSTALL_SHELL}')
+    world.command("node", f'{lacks}\n[ "$*" = "cli.js --version" ] && exit\n{INSTALL_SHELL}')
     world.command("apt-cache", "exit 0")
     world.command("apt-get", 'case "$*" in *libatomic1*) touch $WORLD/atomic;; esac')
     (found,) = world.setup(["chromium"])

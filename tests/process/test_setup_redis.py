@@ -30,7 +30,6 @@ VERSION = "6.2.912183"
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BareHost:
     """No Redis anywhere, and no package index."""
     world = BareHost(tmp_path)
-    monkeypatch.setattr("pwgrid.setup.browsers.own_driver", lambda: world.driver)
     monkeypatch.delenv(embedded_redis.SERVER_VARIABLE, raising=False)
     monkeypatch.setattr(embedded_redis, "_bundled", lambda _name: None)
     monkeypatch.setattr(embedded_redis, "OWN_DIRECTORY", tmp_path / "own")

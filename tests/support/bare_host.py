@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from pwgrid.common.types import BrowserType
 from pwgrid.installed.browsers import FoundBrowser, SearchPaths
-from pwgrid.installed.driver import Driver
+from pwgrid.installed.driver import Driver, own_driver
 from pwgrid.settings.model import Settings
 from pwgrid.setup.browsers import setup
 from pwgrid.setup.packages import Host, Steps
@@ -16,6 +17,16 @@ from tests.support.browsers import fit_browser
 
 SETTINGS = Settings()
 _TOOLS = ("env", "ln", "mkdir", "sh", "sleep", "touch")
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedDriver(Driver):
+    """One that launches browsers as it does, and whose command line is another program's."""
+
+    program: Path
+
+    def command(self, *arguments: str) -> list[str]:
+        return [str(self.program), "cli.js", *arguments]
 
 
 class BareHost:
@@ -33,7 +44,9 @@ class BareHost:
             (directory / "tools" / tool).symlink_to(shutil.which(tool) or tool)
         environ = {"PATH": self.path, "PLAYWRIGHT_BROWSERS_PATH": str(directory / "cache"), "WORLD": str(directory)}
         self.host = Host(Steps(self.said.append), environ, directory / "root", is_root=True, timeout_s=30)
-        self.places = SearchPaths(environ, directory / "root", directory / "core", directory / "browsers.json")
+        self.places = SearchPaths(
+            environ, directory / "root", directory / "core", directory / "browsers.json", self.driver
+        )
         self.node("echo cannot reach the internet; exit 1")
         # No apt-get but the one that a test makes.
         self.command("apt-cache", "exit 1")
@@ -51,8 +64,9 @@ class BareHost:
 
     @property
     def driver(self) -> Driver:
-        """What stands for Playwright's own."""
-        return Driver(self.bin / "node", Path("cli.js"))
+        """Playwright's own, but for its command line, which is a script."""
+        own = own_driver()
+        return ScriptedDriver(own.version, own.node, own.cli, self.bin / "node")
 
     def command(self, name: str, script: str) -> None:
         """A command that is this shell script. $WORLD is the directory of all."""
@@ -71,7 +85,7 @@ class BareHost:
 
     def node(self, script: str) -> None:
         """Playwright's driver: a Node that runs, and a `cli.js` that is this script."""
-        self.command("node", f'[ "$*" = --version ] && exit\n{script}')
+        self.command("node", f'[ "$*" = "cli.js --version" ] && exit\n{script}')
 
     def setup(
         self, types: list[BrowserType], settings: Settings = SETTINGS, *, video: bool = False, headed: bool = False
@@ -84,7 +98,7 @@ class BareHost:
         """The commands that were run, but for the question whether Node runs."""
         calls = self.directory / "calls"
         lines = calls.read_text().splitlines() if calls.exists() else []
-        return [line.removeprefix(f"{self.bin}/") for line in lines if not line.endswith("/node --version")]
+        return [line.removeprefix(f"{self.bin}/") for line in lines if not line.endswith("/node cli.js --version")]
 
     def text(self) -> str:
         """All that was said."""
@@ -94,8 +108,6 @@ class BareHost:
 def host_with_shell(directory: Path, monkeypatch: pytest.MonkeyPatch) -> BareHost:
     """One that has nothing but a headless shell, and whose installers find its driver."""
     host = BareHost(directory)
-    for module in ("browsers", "ffmpeg"):
-        monkeypatch.setattr(f"pwgrid.setup.{module}.own_driver", lambda: host.driver)
     shell = directory / "root/usr/lib/chromium/chromium-headless-shell"
     shell.parent.mkdir(parents=True)
     shell.symlink_to(fit_browser("chromium").executable)

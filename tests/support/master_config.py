@@ -31,6 +31,7 @@ class SameParts:
     """Stands in for RunningParts: nothing installed ever changes, and no browser is looked for."""
 
     code = "0"
+    versions: tuple[str, ...] = ()
     tokens_file: Path | None = None
 
     def __init__(self, settings: Settings) -> None:
@@ -38,6 +39,9 @@ class SameParts:
 
     def reload(self, _port: int, _scaled_up: Collection[str]) -> tuple[Settings, Callable[[], None]]:
         return self._settings, lambda: None
+
+    def look_for_versions(self, _settings: Settings) -> bool:
+        return False
 
     def prepare_pool(self, settings: Settings, pool: PoolSettings) -> None: ...
 

@@ -17,6 +17,7 @@ import psutil
 from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.types import BrowserType
 from pwgrid.installed.browsers import FoundBrowser
+from pwgrid.installed.driver import Driver
 from pwgrid.settings.model import SETTINGS, Settings
 from pwgrid.worker.browser.launch import LAUNCHER, LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer, OnClosed
@@ -90,13 +91,17 @@ def spec(
     executable: str = "",
     live_view: Path | None = None,
     code_cache: Path | None = None,
+    driver: Driver | None = None,
     **changes: Any,
 ) -> LaunchSpec:
     """What a worker would launch in `directory`: the browser of this host, or what `launching()` says instead of it.
+    `driver`: another one than pwgrid's own.
     `changes` are settings; they are not checked, so a test may set times shorter than the shortest allowed."""
     assert changes.keys() <= SETTINGS.keys(), changes
     settings = Settings().model_copy(update={"launch_timeout": BOUND_S, **changes})
     browser = FoundBrowser(browser_type, "", "", "setting") if fake else fit_browser(browser_type)
+    if driver is not None:
+        browser = replace(browser, driver=driver)
     return LaunchSpec(
         settings,
         settings.short_form(browser_type),

@@ -119,6 +119,7 @@ async def test_a_pool_is_shown_as_the_master_has_told_of_it() -> None:
     grid, told = Grid(), {"browserType": "chromium", "wanted": 2, "available": 1, "reason": "no browser"}
     told |= {"labels": ["App:chromium"], "starting": 1, "spare": 3, "draining": 4, "drainTimeouts": 6}
     told |= {"slots": 5, "lifetime": 50, "isolation": "process"}
+    told |= {"playwright": "1.58", "onDemand": True}
     grid.roster = Roster()
     grid.roster.replace({"pools": {"fast": told_of_pool(**told)}})
     api = create_app(grid, Access())  # type: ignore[arg-type]

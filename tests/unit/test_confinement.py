@@ -79,7 +79,7 @@ def test_browsers_are_confined_or_refused_file_urls(
     tmp_path: Path,
 ) -> None:
     settings = Settings.model_validate({"confine": confine, "block_file_urls": block_file_urls})
-    options = json.loads(LaunchSpec(settings, settings.short_form("chromium"), SHELL, tmp_path).options(tmp_path))
+    options = json.loads(LaunchSpec(settings, settings.short_form("chromium"), SHELL, tmp_path).options())
     expected = with_landlock if version else without
     assert (bool(options["beforeBrowser"]), options["blockFileUrls"]) == expected
 

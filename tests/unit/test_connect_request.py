@@ -40,7 +40,8 @@ Pairs = list[tuple[str, str]]
 
 
 def pools(*given: tuple[str, BrowserType], **options: object) -> dict[str, PoolView]:
-    return {name: PoolView(1, 1, None, name, browser_type, options=options) for name, browser_type in given}
+    served = {"playwright": "1.65", "versions": frozenset({"1.65"})}
+    return {name: PoolView(1, 1, None, name, browser_type, options=options, **served) for name, browser_type in given}
 
 
 CHROMIUM_AND_FIREFOX = pools(("chromium", "chromium"), ("firefox", "firefox"))
@@ -50,7 +51,6 @@ def policy(**changes: object) -> Policy:
     values: dict[str, object] = {
         "default_browser_type": "chromium",
         "pools": CHROMIUM_AND_FIREFOX,
-        "versions": frozenset({"1.65"}),
     }
     return Policy(**{**values, **changes})  # type: ignore[arg-type]
 
@@ -144,7 +144,7 @@ def test_a_good_request_names_its_session(target: str, more: Pairs, wanted: Conn
         ("/", headers(("origin", "https://evil.example")), 403, "ALLOWED_ORIGINS"),
         ("/", headers(("origin", "null")), 403, "ALLOWED_ORIGINS"),
         ("/", headers(("user-agent", "Playwright/1.40.0 (x64)")), 428, "this client is Playwright 1.40"),
-        ("/", headers(("user-agent", f"Playwright/1.{'9' * 9999}")), 428, f"Playwright 1.{'9' * 18}, the grid's"),
+        ("/", headers(("user-agent", f"Playwright/1.{'9' * 9999}")), 428, f"Playwright 1.{'9' * 18}, and the chromium"),
         ("/", headers(("upgrade", "websocket")), 400, "more than one Upgrade header"),
         ("/", headers(("upgrade", "h2c")), 400, "more than one Upgrade header"),
     ],
@@ -281,7 +281,8 @@ def test_behind_a_proxy_on_the_same_host_its_name_is_allowed(name: str, is_good:
 
 def test_while_no_version_is_known_every_version_may_wait() -> None:
     agent = ("user-agent", "Playwright/1.40.0 (x64)")
-    assert decided("/", headers(agent), policy(versions=frozenset())).playwright_version == "1.40"
+    unknown = {"chromium": PoolView(1, 0, None, "chromium", "chromium")}
+    assert decided("/", headers(agent), policy(pools=unknown)).playwright_version == "1.40"
 
 
 def test_the_browser_server_learns_nothing_it_need_not_know() -> None:
@@ -379,7 +380,7 @@ def test_launch_options_are_held_against_those_of_the_pool() -> None:
     assert own.options == {"headless": False}
 
 
-LABELS = OfferedLabels({parse("AppA:Chromium:UAT"): "appa", parse("AppB:Firefox:UAT"): "foxes"})
+LABELS = OfferedLabels({parse("AppA:Chromium:UAT"): ("appa",), parse("AppB:Firefox:UAT"): ("foxes",)})
 
 
 @pytest.mark.parametrize(
@@ -426,8 +427,20 @@ def test_bad_label_keys_and_names_are_refused(target: str, more: Pairs, status: 
 LEASE = "/lease/firefox/0a1b2c3d/0123456789abcdef.s3-cr_et"
 
 
+@pytest.mark.parametrize("target", [LEASE, "/playwright/firefox/0a1b2c3d.s3cret"])
+def test_a_client_of_another_version_than_its_lease_or_named_worker_hears_it(target: str) -> None:
+    there = policy(versions_of_workers={"0a1b2c3d": "1.58"}, pools_of_workers={"0a1b2c3d": "firefox"})
+    with pytest.raises(
+        Refusal, match=r"this client is Playwright 1\.65, and the worker .* is for Playwright 1\.58: "
+    ) as no:
+        decided(target, headers(("user-agent", "Playwright/1.65.1")), there)
+    assert (no.value.status, no.value.details) == (428, {"versions": ["1.58"]})
+    for agent in ("Playwright/1.58.2", "curl/8"):
+        decided(target, headers(("user-agent", agent)), there)
+
+
 def test_the_endpoint_of_a_lease_is_its_holder_s_right_without_a_token_and_whatever_the_grid_offers() -> None:
-    guarded = policy(access=Access(token="t0ken"), pools={}, versions=frozenset({"9.9"}))
+    guarded = policy(access=Access(token="t0ken"), pools={})
     given = headers(FIREFOX_CLIENT, ("user-agent", "Playwright/1.65.1"))
     assert decided(LEASE, given, guarded) == LeasePath("firefox", "0a1b2c3d", "0123456789abcdef", "s3-cr_et")
 

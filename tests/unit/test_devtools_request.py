@@ -20,7 +20,7 @@ BOTH = pools(("firefox", "firefox"), ("chromium", "chromium"))
 def asked(
     target: str, *more: tuple[str, str], of: dict[str, PoolView] = BOTH, is_new: bool = False, **changes: object
 ) -> ConnectRequest | LeasePath | SessionPath:
-    values = {"default_browser_type": "firefox", "pools": of, "versions": frozenset({"1.65"}), "keep_max_s": 600.0}
+    values = {"default_browser_type": "firefox", "pools": of, "keep_max_s": 600.0}
     policy = Policy(**{**values, **changes})  # type: ignore[arg-type]
     return decide(Request(target, Headers(headers(*more))), policy, ("10.0.0.5", 8080), DIRECT, is_new=is_new)
 

@@ -1,5 +1,6 @@
 """What a client that gets no slot is told: of a cap, else why its pool can take nobody, else of the line."""
 
+import asyncio
 from unittest import mock
 
 import pytest
@@ -8,8 +9,10 @@ from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.handoff_link import HandoffFailure
 from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, line_full, waited_in_vain
+from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.claim import Claim, ClientGone
 from pwgrid.settings.model import Settings
+from tests.support.state_frames import told_of_pool
 
 IN_VAIN = waited_in_vain(Settings(), "chromium", 4, 2, borrows=False)
 FULL = line_full("chromium", "nightly", "grid", 7, 4, 5)
@@ -153,3 +156,55 @@ async def test_whose_token_was_revoked_behind_its_selection_is_offered_to_nobody
     with pytest.raises(Refusal) as caught:
         await workers.place(claim)
     assert (caught.value, workers.offered, workers.given_back) == (revoked, [], ["first"])
+
+
+# Pools that start on demand, and pools that get another Playwright version
+
+
+def gateway_with(queue: mock.Mock, **told: object) -> Gateway:
+    """A gateway whose roster has one pool, of which this is told."""
+    roster = Roster()
+    roster.replace({"pools": {"old": told_of_pool(**{"playwright": "1.58", **told})}})
+    selector = mock.Mock(queue=queue)
+    return Gateway(Settings(), roster, selector, mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
+
+
+ON_DEMAND = {"onDemand": True, "wanted": 0, "available": 0}
+
+
+async def test_who_wants_a_pool_that_cannot_start_hears_why_and_stands_in_no_line() -> None:
+    gateway = gateway_with(queue := mock.Mock(), **ON_DEMAND, reason="no display")
+    claim = Claim(HeldAs.SESSION, "chromium", "old", "1.58", "client", 0.0)
+    with pytest.raises(
+        Refusal, match="pool old, which starts when a client comes, does not start now: no display"
+    ) as no:
+        await gateway.slot(claim)
+    assert (no.value.status, no.value.details) == (503, {"retryAfterS": 5})
+    queue.acquire.assert_not_called()
+
+
+async def test_who_waits_for_a_pool_that_starts_may_wait_for_a_launch_as_well() -> None:
+    now, settings = asyncio.get_running_loop().time(), Settings()
+    for told, more_s in ((ON_DEMAND, settings.launch_timeout), ({"onDemand": True}, 0.0), ({"available": 0}, 0.0)):
+        assert gateway_with(mock.Mock(), **told).deadline("old", 5.0) - now == pytest.approx(5.0 + more_s, abs=1.0)
+
+
+@pytest.mark.parametrize(
+    ("told", "refused", "ended"),
+    [
+        ({**ON_DEMAND, "wanted": 1}, None, []),
+        ({**ON_DEMAND, "reason": "no display"}, 503, []),
+        ({"removed": True}, 503, []),
+        ({"playwright": "1.62"}, None, ["1.58"]),  # its last worker of the other version is gone
+    ],
+)
+def test_when_a_pool_serves_those_in_its_line_no_more_they_hear_it(
+    told: dict[str, object], refused: int | None, ended: list[str]
+) -> None:
+    waiting = [Claim(HeldAs.SESSION, "chromium", "old", version, "client", 0.0) for version in ("1.58", None)]
+    queue = mock.Mock()
+    queue.pools.return_value, queue.waiting_in.return_value = ["old"], waiting
+    gateway_with(queue, **told).roster_changed()
+    assert [each.args[1].status for each in queue.refuse.mock_calls] == ([refused] if refused else [])
+    assert [each.args[0].playwright_version for each in queue.end_wait.mock_calls] == ended
+    assert [each.args[1].status for each in queue.end_wait.mock_calls] == [428] * len(ended)

@@ -80,7 +80,7 @@ def roster() -> Roster:
                     }
                 },
             },
-            "pools": {"chromium": told_of_pool(wanted=2, drainTimeouts=8, suspect=1)},
+            "pools": {"chromium": told_of_pool(wanted=2, drainTimeouts=8, suspect=1, playwright="1.65")},
             "workers": [
                 {"id": "a", "browserType": "chromium", "status": "available"},
                 {"id": "d", "browserType": "chromium", "status": "draining"},
@@ -178,6 +178,7 @@ def test_every_figure_of_a_grid_that_serves() -> None:
         ("pwgrid_leases_taken_back_total", "failed"): 0,
         ("pwgrid_counter_repairs_total",): 6,
         ("pwgrid_workers_wanted", *CHROMIUM): 2,
+        ("pwgrid_pool_info", *CHROMIUM, "1.65", "false"): 1,
         ("pwgrid_workers", *CHROMIUM, "starting"): 0,
         ("pwgrid_workers", *CHROMIUM, "spare"): 0,
         ("pwgrid_workers", *CHROMIUM, "available"): 1,

@@ -48,8 +48,8 @@ POOLS = {
     for each in (view("chromium"), view("own", "browser"), view("alone", "process"), view("ff", "context", "firefox"))
 }
 WORKERS = {"c0": "chromium", "b0": "own", "a0": "alone", "f0": "ff"}
-LABELS = OfferedLabels({parse("A:Chromium:UAT"): "chromium", parse("B:Chromium:UAT"): "own"})
-POLICY = Policy("chromium", POOLS, frozenset(), labels=LABELS, pools_of_workers=WORKERS)
+LABELS = OfferedLabels({parse("A:Chromium:UAT"): ("chromium",), parse("B:Chromium:UAT"): ("own",)})
+POLICY = Policy("chromium", POOLS, labels=LABELS, pools_of_workers=WORKERS)
 
 
 def decided(target: str, *headers: tuple[str, str], policy: Policy = POLICY) -> ConnectRequest:
@@ -151,7 +151,7 @@ def test_a_worker_has_as_long_as_the_client_allows_for_a_launch_and_not_longer_t
 def test_the_worker_s_pool_is_what_options_are_held_against() -> None:
     headed = {**POOLS, "own": view("own", "browser"), "chromium": view("chromium")}
     headed["own"].options["headless"] = False  # type: ignore[index]
-    policy = Policy("chromium", headed, frozenset(), pools_of_workers=WORKERS)
+    policy = Policy("chromium", headed, pools_of_workers=WORKERS)
     asks = ("x-playwright-launch-options", '{"headless": false}')
     assert decided("/playwright/chromium/b0.s", asks, policy=policy).own == NO_OPTIONS
     other = decided("/playwright/chromium/c0.s", asks, policy=policy).own

@@ -374,13 +374,13 @@ def test_a_browser_server_is_launched_with_what_its_pool_says(read: Any, tmp_pat
     browser = find_for_pool(mine, settings, SearchPaths(root=tmp_path))
     assert str(browser) == f"chromium: {chrome} (setting)"
     spec = LaunchSpec(settings.of_pool(mine), mine, browser, tmp_path)
-    options = json.loads(spec.options(tmp_path))
+    options = json.loads(spec.options())
     assert (options["channel"], options["executablePath"], options["headless"]) == ("chrome", str(chrome), False)
     assert (options["slots"], spec.environment()["TZ"]) == (2, "UTC")
     assert options["proxy"] == {"server": "http://proxy:1", "username": "me", "password": "p"}
     assert options["args"] == ["--global", "--disable-gpu-process-crash-limit"]  # for those who share it
     alone = settings.of_pool(mine).model_copy(update={"max_concurrent_sessions": 1})
-    assert json.loads(replace(spec, settings=alone).options(tmp_path))["args"] == ["--global"]
+    assert json.loads(replace(spec, settings=alone).options())["args"] == ["--global"]
 
 
 @pytest.mark.parametrize(("browser", "channel"), [("chromium", "chromium-tip-of-tree"), ("firefox", "msedge")])

@@ -57,8 +57,24 @@ def test_a_later_version_s_master_may_tell_more_of_a_pool() -> None:
     assert (pool.browser_type, pool.options) == ("safari", {"headless": told["headless"], "args": told["args"]})
 
 
-def test_the_versions_are_those_of_workers_that_serve() -> None:
-    assert roster().versions() == {"1.65"}
+def test_a_pool_serves_its_own_version_and_that_of_its_workers_that_serve() -> None:
+    assert roster().pools["chromium"].versions == {"1.65"}  # an earlier version's master does not name its own
+    told = told_of_pool(playwright="1.66", onDemand=True, like="chromium")
+    pool = roster(pools={"chromium": told}).pools["chromium"]
+    assert (pool.versions, pool.playwright, pool.like) == ({"1.65", "1.66"}, "1.66", "chromium")
+    assert [pool.serves(version) for version in ("1.64", "1.65", "1.66", None)] == [False, True, True, True]
+    assert roster().pools["webkit"].serves("1.64")  # nothing is known of it
+
+
+def test_a_pool_that_starts_on_demand_is_offered_without_workers_and_the_grid_is_ready_without_it() -> None:
+    old = told_of_pool(wanted=0, available=0, onDemand=True, labels=["A:Chromium:UAT"])
+    made = roster(pools={"chromium": told_of_pool(labels=["A:Chromium:UAT"]), "old": old})
+    assert [*made.offered()] == ["chromium", "old"]
+    assert [*made.label_keys().values()] == [("chromium", "old")]
+    assert made.not_ready() is None
+    started = roster(pools={"chromium": told_of_pool(), "old": old | {"wanted": 1, "reason": "no memory"}})
+    assert started.not_ready() is None
+    assert [*roster(pools={"chromium": told_of_pool(), "old": old | {"removed": True}}).offered()] == ["chromium"]
 
 
 def test_a_pool_without_an_available_worker_makes_the_grid_not_ready_and_says_why() -> None:

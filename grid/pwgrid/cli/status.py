@@ -124,7 +124,8 @@ def status_text(found: Found) -> str:
     lines.append(f"host {host['availableMib']} MiB available" + _problem(host["guard"]))
     lines += [] if is_ready else [f"NOT READY: {found['reason']}"]
     lines += [f"PROBLEM: {problem}" for problem in found["problems"]]
-    pools = [_pool_row(pool, found["workers"]) for pool in found["pools"]]
+    has_several = len({pool.get("playwright") for pool in found["pools"]}) > 1
+    pools = [_pool_row(pool, found["workers"], with_version=has_several) for pool in found["pools"]]
     head = ("POOL", "WANTED", "AVAILABLE", "SPARE", "STARTING", "DRAINING", "SESSIONS", "SLOTS", "")
     waiting = [(each["pool"], each["run"], each["token"], each["waiting"]) for each in found["waitingByRun"]]
     line = ["", table(("WAITING FOR", "RUN", "TOKEN", "CLIENTS"), waiting)] if waiting else []
@@ -142,14 +143,24 @@ def _without_master_text(found: Found) -> str:
     return "\n".join([one_line(line), "", table(("PROCESS", "WORKER", "PID"), rows)])
 
 
-def _pool_row(pool: Found, workers: Sequence[Found]) -> tuple[object, ...]:
+def _pool_row(pool: Found, workers: Sequence[Found], *, with_version: bool) -> tuple[object, ...]:
     name = pool["name"]
     sessions = sum(worker["active"] or 0 for worker in workers if worker["pool"] == name)
     timeouts = pool["drainTimeouts"]
     labels, removed = ", ".join(pool["labels"]), "removed" if pool["removed"] else None
     isolation = pool.get("isolation", Isolation.CONTEXT)
     isolated = None if isolation == Isolation.CONTEXT else f"isolation {isolation}"
-    remarks = (removed, isolated, pool["reason"], f"{timeouts} drains timed out" if timeouts else None, labels)
+    version = f"Playwright {pool.get('playwright')}" if with_version else None
+    on_demand = "on demand" if pool.get("onDemand") else None
+    remarks = (
+        removed,
+        version,
+        on_demand,
+        isolated,
+        pool["reason"],
+        f"{timeouts} drains timed out" if timeouts else None,
+        labels,
+    )
     figures = (pool["wanted"], pool["available"], pool["spare"], pool["starting"], pool["draining"])
     return (name, *figures, sessions, pool["slots"], "; ".join(filter(None, remarks)))
 

@@ -18,6 +18,8 @@ class PoolFigures:
     available: int
     reason: str | None
     suspect: int = field(default=0, kw_only=True)
+    is_on_demand: bool = field(default=False, kw_only=True)
+    """Whether it starts when a client comes: the grid is ready without it."""
 
 
 def shortage(name: str, pool: PoolFigures) -> str | None:
@@ -41,6 +43,7 @@ def why_not_ready(
         return "the grid is shutting down"
     if host_guard:
         return host_guard
+    pools = {name: pool for name, pool in pools.items() if not pool.is_on_demand}
     wanted = {name: pool for name, pool in pools.items() if pool.wanted > 0}
     if not wanted:
         return f"no pool has workers: scale one up, for example `pwgrid scale {next(iter(pools), 'chromium')}=1`"

@@ -9,9 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from functools import cache
-from importlib.metadata import version as version_of_package
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -21,7 +19,7 @@ from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.paths import home
 from pwgrid.common.types import BrowserType
-from pwgrid.installed.driver import own_driver
+from pwgrid.installed.driver import Driver, driver_of, own_driver
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.settings.start_directory import absolute
@@ -34,33 +32,42 @@ STOCK_FIREFOX_CHANNEL: Final = "moz-firefox"
 
 @dataclass(frozen=True, slots=True)
 class FoundBrowser:
-    """A browser that can be launched. `channel` is Playwright's launch option, mostly empty; if `executable` is empty,
-    Playwright finds the channel's browser itself. `notes` are for the user."""
+    """A browser that can be launched, by this driver. `channel` is Playwright's launch option, mostly empty; if
+    `executable` is empty, Playwright finds the channel's browser itself. `notes` are for the user."""
 
     browser_type: BrowserType
     executable: str
     channel: str
     source: Source
     notes: tuple[str, ...] = ()
+    driver: Driver = field(default_factory=own_driver, repr=False)
 
     def __str__(self) -> str:
         what = self.executable or f"channel {self.channel}"
-        return f"{self.browser_type}: {what} ({', '.join([self.source, *self.notes])})"
+        other = [] if self.driver.minor == own_driver().minor else [f"Playwright {self.driver.version}"]
+        return f"{self.browser_type}: {what} ({', '.join([self.source, *other, *self.notes])})"
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPaths:
-    """Where to look: by default on this host."""
+    """Where to look, and for which driver: by default on this host, and for pwgrid's own."""
 
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     root: Path = Path("/")
     playwright_core: Path | None = None
     trials_file: Path | None = None
+    driver: Driver = field(default_factory=own_driver)
 
     @property
     def core(self) -> Path:
-        """The directory of playwright-core, by default in the Python package."""
-        return self.playwright_core or own_driver().core
+        """The directory of playwright-core, which says what browsers the driver has of its own."""
+        return self.playwright_core or self.driver.core
+
+    def for_pool(self, pool: PoolSettings, settings: Settings) -> SearchPaths:
+        """The same for the pool's driver. Raises DriverMissing."""
+        if pool.playwright in ("", self.driver.minor):
+            return self
+        return replace(self, driver=driver_of(pool.playwright, settings, pool.name))
 
     @property
     def installed(self) -> Path:
@@ -170,19 +177,20 @@ def find_browser(browser_type: BrowserType, settings: Settings, places: SearchPa
 
 
 def find_for_pool(pool: PoolSettings, settings: Settings, places: SearchPaths | None = None) -> FoundBrowser:
-    """Returns what the workers of a pool launch. Playwright itself finds those browsers of a channel that are its own.
-    Raises BrowserMissing."""
+    """Returns what the workers of a pool launch, with the pool's driver. Playwright itself finds those browsers of a
+    channel that are its own. Raises BrowserMissing."""
+    places = (places or SearchPaths()).for_pool(pool, settings)
     if pool.channel:
         path = CHANNEL_PATHS.get(pool.browser_type, {}).get(pool.channel)
-        executable = "" if path is None else str((places or SearchPaths()).root / path)
+        executable = "" if path is None else str(places.root / path)
         if executable and not os.access(executable, os.X_OK):
             raise BrowserMissing(
                 f"the channel of pool {pool.name} is {pool.channel}, and there is no such browser at /{path}",
                 "install it there, as its maker's package does, or name an executable instead",
             )
-        return FoundBrowser(pool.browser_type, executable, pool.channel, "setting")
+        return FoundBrowser(pool.browser_type, executable, pool.channel, "setting", driver=places.driver)
     if pool.executable and not pool.is_short_form:
-        return _chosen(pool.browser_type, pool.executable, f"the executable of pool {pool.name}")
+        return _chosen(pool.browser_type, pool.executable, f"the executable of pool {pool.name}", places.driver)
     return find_browser(pool.browser_type, settings.of_pool(pool), places)
 
 
@@ -203,7 +211,7 @@ def candidates(
     """
     chosen = settings.executable(browser_type)
     if chosen:
-        yield _chosen(browser_type, chosen, f"{browser_type.upper()}_EXECUTABLE")
+        yield _chosen(browser_type, chosen, f"{browser_type.upper()}_EXECUTABLE", places.driver)
         return
     sources: tuple[Source, ...] = ("playwright", "system")
     for source in reversed(sources) if settings.prefer == "system" else sources:
@@ -221,7 +229,10 @@ def candidates_from(
             file = os.path.realpath(path)
             if file not in seen:
                 seen.add(file)
-                yield FoundBrowser(browser_type, str(path), "", source) if is_own else _from_system(browser_type, path)
+                browser = (
+                    FoundBrowser(browser_type, str(path), "", source) if is_own else _from_system(browser_type, path)
+                )
+                yield replace(browser, driver=places.driver)
 
 
 def made_for(browser_type: BrowserType, places: SearchPaths) -> str:
@@ -234,7 +245,7 @@ def _kinds(browser_type: BrowserType, headless: bool) -> tuple[str, ...]:
     return ("chromium-headless-shell", "chromium") if browser_type == "chromium" and headless else (browser_type,)
 
 
-def _chosen(browser_type: BrowserType, chosen: str, setting: str) -> FoundBrowser:
+def _chosen(browser_type: BrowserType, chosen: str, setting: str, driver: Driver) -> FoundBrowser:
     path = Path(chosen)
     try:
         why_not = "" if path.is_file() else "where there is no file"
@@ -247,7 +258,7 @@ def _chosen(browser_type: BrowserType, chosen: str, setting: str) -> FoundBrowse
     # Playwright's patched Firefox has its own protocol; it is in a directory like firefox-1572/firefox.
     own = re.search(r"/firefox-\d+/firefox/", str(path.resolve()))
     channel = STOCK_FIREFOX_CHANNEL if browser_type == "firefox" and not own else ""
-    return FoundBrowser(browser_type, chosen, channel, "setting")
+    return FoundBrowser(browser_type, chosen, channel, "setting", driver=driver)
 
 
 def installables(places: SearchPaths) -> list[dict[str, Any]]:
@@ -331,11 +342,11 @@ class Trial:
 
 
 def trial_of(executable: str, settings: Settings, places: SearchPaths) -> Trial | None:
-    """Returns the latest trial of this executable, or None if there is none. It counts only while the executable (path,
-    size, time of change), Playwright and the settings for launching are the same."""
+    """Returns the latest trial of this executable with this driver, or None if there is none. It counts only while the
+    executable (path, size, time of change) and the settings for launching are the same."""
     conditions = _conditions(executable, settings)
     for file in places.trials:
-        entry = _trials_in(file).get(os.path.realpath(executable), {})
+        entry = _trials_in(file).get(_pair(executable, places), {})
         if entry.get("conditions") == conditions:
             return Trial(**entry["trial"])
     return None
@@ -347,8 +358,8 @@ def remember_trial(executable: str, settings: Settings, places: SearchPaths, tri
     entry = {"conditions": _conditions(executable, settings), "trial": asdict(trial)}
     refused: OSError | None = None
     for file in places.trials:
-        kept = {path: each for path, each in _trials_in(file).items() if os.path.exists(path)}
-        entries = kept | {os.path.realpath(executable): entry}
+        kept = {pair: each for pair, each in _trials_in(file).items() if os.path.exists(pair.partition(_WITH)[0])}
+        entries = kept | {_pair(executable, places): entry}
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             # Not orjson: a path may hold bytes that are no text.
@@ -369,7 +380,6 @@ def _conditions(executable: str, settings: Settings) -> list[object]:
     return [
         file.st_size,
         file.st_mtime_ns,
-        _playwright_version(),
         settings.headless,
         settings.chromium_sandbox,
         [*settings.chromium_args],
@@ -377,10 +387,11 @@ def _conditions(executable: str, settings: Settings) -> list[object]:
     ]
 
 
-@cache
-def _playwright_version() -> str:
-    # Once: while pip replaces the package, there is none, and a reload looks for browsers, too.
-    return version_of_package("playwright")
+_WITH: Final = " with Playwright "
+
+
+def _pair(executable: str, places: SearchPaths) -> str:
+    return f"{os.path.realpath(executable)}{_WITH}{places.driver.version}"
 
 
 def _trials_in(file: Path) -> dict[str, dict[str, Any]]:

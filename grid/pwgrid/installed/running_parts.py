@@ -17,6 +17,7 @@ from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.paths import resource_dir
 from pwgrid.installed import confine_setting
 from pwgrid.installed.browsers import FoundBrowser, find_for_pool
+from pwgrid.installed.driver import drivers_directories, installed_drivers
 from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
@@ -37,6 +38,9 @@ class RunningParts:
         self._loaded, self._sources = loaded, loaded.sources
         self.code: Final = code_fingerprint()
         self.browsers = _find_browsers(loaded.settings)
+        self.versions = _installed_versions(loaded.settings)
+        """Playwright (major.minor) that this host has drivers of, the oldest first."""
+        self._drivers_changed_at: tuple[int, ...] = ()
         self.tokens_file: Final = loaded.tokens_file
         """Where the proxy finds the tokens of `pwgrid token`."""
         self._executables: dict[str, str] = {}
@@ -54,10 +58,11 @@ class RunningParts:
         if settings.port == self._loaded.settings.port:
             # The real port: 0 means any, and systemd may have opened another one.
             settings = settings.model_copy(update={"port": port})
-        browsers = _find_browsers(settings, scaled_up)
+        browsers, versions = _find_browsers(settings, scaled_up), _installed_versions(settings)
 
         def accept() -> None:
             self.browsers.update(browsers)
+            self.versions = versions
             self._take(browsers)
             logging.configure(settings.log_level, settings.log_format, "master")
             self._sources = loaded.sources
@@ -66,8 +71,18 @@ class RunningParts:
         return settings, accept
 
     def prepare_pool(self, settings: Settings, pool: PoolSettings) -> None:
-        """Finds the browser of a pool that gets its first workers while the grid runs. Raises BrowserMissing."""
+        """Finds the browser of a pool that gets its first workers while the grid runs, or has some that another master
+        has started on demand. Raises BrowserMissing."""
         self.browsers[pool.name] = find_for_pool(pool, settings)
+
+    def look_for_versions(self, settings: Settings) -> bool:
+        """Whether `versions` has changed, since somebody has installed or removed a driver."""
+        changed_at = _changed_at(settings)
+        if changed_at == self._drivers_changed_at:
+            return False
+        before = self.versions
+        self._drivers_changed_at, self.versions = changed_at, _installed_versions(settings)
+        return self.versions != before
 
     def describe(self, settings: Settings) -> dict[str, Any]:
         """The settings with the source of each."""
@@ -104,8 +119,25 @@ def _find_browsers(settings: Settings, scaled_up: Collection[str] = ()) -> dict[
     return {pool.name: find_for_pool(pool, settings) for pool in pools if pool.workers > 0 or pool.name in scaled_up}
 
 
+def _installed_versions(settings: Settings) -> tuple[str, ...]:
+    return tuple(driver.minor for driver in installed_drivers(*drivers_directories(settings)))
+
+
+def _changed_at(settings: Settings) -> tuple[int, ...]:
+    """When the directories of the drivers got or lost one last."""
+    found = []
+    for directory in drivers_directories(settings):
+        try:
+            found.append(os.stat(directory).st_mtime_ns)
+        except OSError:
+            found.append(0)
+    return tuple(found)
+
+
 def _executables(browsers: dict[str, FoundBrowser]) -> list[str]:
-    return [each.executable for each in browsers.values() if each.executable]
+    """The browsers and their drivers, by a file of each that another version replaces."""
+    files = [each.executable for each in browsers.values() if each.executable]
+    return [*files, *(str(each.driver.core / "package.json") for each in browsers.values())]
 
 
 def _of_file(executable: str) -> str:

@@ -170,9 +170,10 @@ class Master:
             turn_by = min(turn_by, self._go_on_stopping(now))
         elif self._may_start():
             self._proxies.current.start()
-            limits = Limits(
-                MOST_STARTING, self._config.settings.max_surge, self._memory.room(), self._memory.guard.reason
-            )
+            guard, room = self._memory.guard.reason, self._memory.room()
+            demand = self._proxies.demand()
+            turn_by = min(turn_by, self._workers.follow_demand(now, demand, room, self._memory.no_room()))
+            limits = Limits(MOST_STARTING, self._config.settings.max_surge, room, guard)
             turn_by = min(turn_by, self._workers.follow_plan(now, limits))
             self._reports.tell_start()
         self._next_turn.arm(turn_by)

@@ -29,6 +29,10 @@ from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
 
+NO_ROOM: Final = (
+    "the host has no memory for another worker: wait until others have ended, or have a smaller MIN_HOST_AVAILABLE_MIB"
+)
+
 GOING_S: Final = 5.0
 """How long a browser that was told to end may take for that; then its worker is killed."""
 
@@ -126,13 +130,22 @@ class MemoryMeter:
         self._settings_of_pools = {name: settings.of_pool(pool) for name, pool in settings.pools_wanted().items()}
 
     def _settings_of(self, worker: Worker) -> Settings:
-        """The settings of the worker's pool; the global ones where the configuration no longer has that pool."""
-        return self._settings_of_pools.get(worker.pool.name, self._settings)
+        """The settings of the worker's pool; the global ones where there is no such pool any more."""
+        name = worker.pool.name
+        if name not in self._settings_of_pools and worker.pool.settings.like:  # one that no configuration has
+            self._settings_of_pools[name] = self._settings.of_pool(worker.pool.settings)
+        return self._settings_of_pools.get(name, self._settings)
 
     def room(self) -> int:
         """How many more workers fit into memory, without those that started since the last sample."""
         started = sum(worker.forked_at > self._sampled_at for worker in self._workers.by_id.values())
         return max(0, self._room - started)
+
+    def no_room(self) -> str | None:
+        """Why not one more worker may start that the host can do without; None if it may."""
+        if self.guard.reason is None and not self.room():
+            return NO_ROOM
+        return self.guard.reason
 
     def status_reply(self) -> dict[str, Any]:
         return {

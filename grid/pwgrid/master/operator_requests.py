@@ -94,6 +94,12 @@ class Requests:
         """Change the wanted numbers of workers, until a reload changes them."""
         self._refuse_while_stopping()
         pools = {name: pool for name, pool in self.workers.pools.items() if not pool.is_removed}
+        for each in (pools[name] for name in data if name in pools and pools[name].settings.on_demand):
+            raise ValueError(
+                f"pool {each.name} starts when its clients come, and ends when they are gone: to have its workers at "
+                f"any time, give Playwright {each.settings.playwright} a pool in [[pools]] without on_demand"
+            )
+        pools = {name: pool for name, pool in pools.items() if not pool.settings.on_demand}
         wanted = {name: pool.workers for name, pool in pools.items()}
         for name, workers in data.items():
             pool = pools.get(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -35,6 +36,7 @@ RETIRE_GRACE_S: Final = 30.0
 """Time for a retiring proxy beyond the longest wait of a client."""
 
 NOBODY_WAITS: Final[Frame] = {"waiting": 0, "waitingByRun": []}
+NO_DEMAND: Final[Counter[str]] = Counter()
 
 
 class ProxyChild(RestartedChild):
@@ -62,6 +64,8 @@ class ProxyChild(RestartedChild):
         """The name of the configuration that it reported last."""
         self.waiting: Frame = NOBODY_WAITS
         """How many clients wait in it for a slot, in total and by run, as it reported last."""
+        self.demand = NO_DEMAND
+        """How many clients wait in it for pools that start on demand, by pool, as it reported last."""
         self._config = config
         self._on_silence = on_silence
         self._link: MasterSide | None = None
@@ -158,7 +162,7 @@ class ProxyChild(RestartedChild):
     def _on_exit(self, ended: Exit) -> str:
         self.listening = self.ready = self.is_silent = False
         self.configuration = ""
-        self.waiting = NOBODY_WAITS
+        self.waiting, self.demand = NOBODY_WAITS, NO_DEMAND
         if self._link is not None:
             self._link.read_what_is_left()
             self._link.close("ended")
@@ -186,6 +190,7 @@ class ProxyChild(RestartedChild):
                     "waiting": validate_reports.count(data.get("waiting")),
                     "waitingByRun": validate_reports.waiting_by_run(data.get("waitingByRun")),
                 }
+                self.demand = Counter(validate_reports.demand(data.get("demand")))
             case {"t": "stopping"}:
                 self.listening = self.ready = False
             case {"t": "event", "name": "listening"}:
@@ -226,6 +231,10 @@ class Proxies:
         told = [each.waiting for each in self._all()]
         by_run = [run for each in told for run in each["waitingByRun"]]
         return {"waiting": sum(each["waiting"] for each in told), "waitingByRun": by_run}
+
+    def demand(self) -> Counter[str]:
+        """How many clients wait in all proxies for pools that start on demand, by pool."""
+        return sum((each.demand for each in self._all()), NO_DEMAND)
 
     def pids(self) -> set[int]:
         return {each.pid for each in self._all() if each.pid is not None}

@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from functools import partial
 from typing import Any, Final, cast
 
@@ -34,7 +34,7 @@ from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.policy.arrival import UNIX, Arrivals
-from pwgrid.proxy.policy.refusal import no_capacity, stopping
+from pwgrid.proxy.policy.refusal import stopping
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.reap_workers import STOPPED, DeadWorkers, keep_reaping
 from pwgrid.proxy.roster import Roster
@@ -106,6 +106,8 @@ class Proxy:
         self.queue = self.selector.queue
         self.queue.on_change = self._on_waiting
         self._tell_waiting: asyncio.TimerHandle | None = None
+        self._told_demand: Collection[str] = ()
+        """The pools that start on demand for which clients waited when the master was told last."""
         self.handoffs = Handoffs(boot.runtime, self.selector.health, traces)
         self._is_retiring = False
         self.access = access_of(boot, lambda: self._is_retiring and self.roster.operators_token != own_token_id)
@@ -231,9 +233,6 @@ class Proxy:
             self.handoffs.open(self.roster.workers)
         self.queue.pause(self.roster.host_guard is not None)
         self.selector.roster_changed()
-        for pool in self.queue.pools():
-            if pool not in self.roster.pools or self.roster.pools[pool].is_removed:
-                self.queue.refuse(pool, no_capacity(f"there is no pool {pool} any more"))
         self._open_or_close()
         view = self._view()
         if any(view[what] != before[what] for what in ("ready", "configuration")):
@@ -332,17 +331,32 @@ class Proxy:
 
     def _on_waiting(self) -> None:
         self.feed.client_came()
-        if self._tell_waiting is None:
+        if self._demand().keys() != self._told_demand:  # a pool is to start, or may end
+            self._push_waiting()
+        elif self._tell_waiting is None:
             loop = asyncio.get_running_loop()
             self._tell_waiting = loop.call_later(TELL_WAITING_S, self._push_waiting)
 
     def _push_waiting(self) -> None:
-        self._tell_waiting = None
+        if self._tell_waiting is not None:
+            self._tell_waiting.cancel()
+            self._tell_waiting = None
+        self._told_demand = self._demand().keys()
         self.control.push_state(self._view())
+
+    def _demand(self) -> dict[str, int]:
+        """How many clients wait for pools that start on demand, by pool."""
+        pools = self.roster.pools
+        return {
+            name: self.queue.waiting(name)
+            for name in self.queue.pools()
+            if name in pools and pools[name].starts_for_clients
+        }
 
     def _view(self) -> dict[str, Any]:
         return {
             "waiting": self.queue.waiting(),
+            "demand": self._demand(),
             "waitingByRun": [each._asdict() for each in self.queue.waiting_by_run()[:MOST_PARTIES]],
             "ready": self.roster.not_ready() is None,
             "configuration": self.roster.configuration,

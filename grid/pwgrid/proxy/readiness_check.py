@@ -27,7 +27,8 @@ class Readiness:
         if (not_ready := self._roster.not_ready()) is not None:
             return Verdict(not_ready)  # whatever Redis says
         look = found or await self._ask_redis()
-        return self._judge(look, self._roster.offered().values())  # now: one may have been removed meanwhile
+        # Now: one may have been removed meanwhile.
+        return self._judge(look, (pool for pool in self._roster.offered().values() if not pool.is_on_demand))
 
     async def shortage(self, pool: str) -> str | None:
         """Returns why this pool can take no session at all; None when it can once a slot is free."""

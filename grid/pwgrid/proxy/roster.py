@@ -1,5 +1,6 @@
 """What the master has told the proxy of pools and workers."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
@@ -9,6 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from pwgrid.common import readiness
 from pwgrid.common.label_keys import LabelKey, parse
+from pwgrid.common.playwright_version import minor_of
 from pwgrid.common.types import BrowserType, Isolation, Protocol
 
 _NO_LIMIT: Final = 1_000_000_000
@@ -39,9 +41,24 @@ class PoolView(readiness.PoolFigures):
     spare: int = 0
     draining: int = 0
     drain_timeouts: int = 0
+    playwright: str = ""
+    """Playwright of its workers, as major.minor; empty where an older version's master does not say."""
+    like: str = ""
+    """The pool that it is made after, where no configuration has it."""
+    versions: frozenset[str] = frozenset()
+    """Playwright of clients that it serves: its own, and that of available workers, which may be about to be replaced.
+    Empty where nothing is known."""
     options: Mapping[str, object] = field(default_factory=dict)
     is_removed: Annotated[bool, pydantic.Field(alias="removed")] = False
     """Whether the configuration has dropped it, so that its last workers drain."""
+
+    @property
+    def starts_for_clients(self) -> bool:
+        return self.is_on_demand and not self.is_removed
+
+    def serves(self, version: str | None) -> bool:
+        """Whether it serves clients of this Playwright; None is a client that any version will do for."""
+        return version is None or not self.versions or version in self.versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +103,6 @@ class Roster:
         self.host_guard = state.get("hostGuard")
         self.operators_token = state.get("operatorsToken", "")
         self.metrics = state.get("metrics", {})
-        self.pools = {
-            name: PoolView(**{**told, "name": name, "options": {"headless": told["headless"], "args": told["args"]}})
-            for name, told in state.get("pools", {}).items()
-        }
         self.workers = {
             worker["id"]: WorkerView(
                 *(worker["id"], worker["browserType"], worker["status"], _minor(worker)),
@@ -101,14 +114,27 @@ class Roster:
             )
             for worker in state.get("workers", [])
         }
+        versions = self._versions()
+        self.pools = {}
+        for name, told in state.get("pools", {}).items():
+            serves = frozenset({*versions[name], told.get("playwright", "")} - {""})
+            options = {"headless": told["headless"], "args": told["args"]}
+            self.pools[name] = PoolView(
+                **{**told, "name": name, "versions": serves, "options": options},
+                is_on_demand=bool(told.get("onDemand")),
+            )
 
     def offered(self) -> dict[str, PoolView]:
-        """Returns the pools that want workers, in the order of the configuration."""
-        return {name: pool for name, pool in self.pools.items() if pool.wanted > 0}
+        """Returns the pools that want workers, or start on demand, in the order of the configuration."""
+        return {name: pool for name, pool in self.pools.items() if pool.wanted > 0 or pool.starts_for_clients}
 
-    def label_keys(self) -> dict[LabelKey, str]:
-        """Returns the label keys of the pools that want workers, each with the name of its pool."""
-        return {parse(text): name for name, pool in self.offered().items() for text in pool.labels}
+    def label_keys(self) -> dict[LabelKey, tuple[str, ...]]:
+        """Returns the label keys of the pools that are offered, each with the names of its pools."""
+        found: dict[LabelKey, tuple[str, ...]] = {}
+        for name, pool in self.offered().items():
+            for key in map(parse, pool.labels):
+                found[key] = (*found.get(key, ()), name)
+        return found
 
     def pool_of(self, worker_id: str | None) -> str | None:
         """Returns the name of this worker's pool; None if there is no such worker."""
@@ -124,13 +150,13 @@ class Roster:
             if worker.playwright_version and protocol not in worker.protocols
         }
 
-    def versions(self) -> frozenset[str]:
-        """Returns Playwright major.minor of the available workers."""
-        return frozenset(
-            worker.playwright_version
-            for worker in self.workers.values()
-            if worker.playwright_version and worker.status == "available"
-        )
+    def _versions(self) -> dict[str, set[str]]:
+        """Returns by pool Playwright major.minor of its available workers."""
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for worker in self.workers.values():
+            if worker.playwright_version and worker.status == "available":
+                found[worker.pool].add(worker.playwright_version)
+        return found
 
     def not_ready(self) -> str | None:
         """Returns why the grid is not ready; None when it is."""
@@ -150,4 +176,4 @@ class Roster:
 
 def _minor(worker: Mapping[str, Any]) -> str | None:
     version = worker.get("playwrightVersion")
-    return ".".join(version.split(".")[:2]) if version else None
+    return minor_of(version) if version else None

@@ -30,7 +30,9 @@ _POOLS_HEAD: Final = """
 _EXAMPLE: Final = {
     "name": "appa",
     "browser": "chromium",
+    "playwright": "1.58",
     "workers": 3,
+    "on_demand": False,
     "slots": 5,
     "lifetime": 50,
     "isolation": "browser",

@@ -24,6 +24,7 @@ from pwgrid.common.grid_url import GridUrl
 from pwgrid.common.types import BROWSER_TYPES, BrowserType, Isolation
 from pwgrid.settings import value_types
 from pwgrid.settings.allowed_browser_args import ALLOWED_BROWSER_ARGS
+from pwgrid.settings.own_playwright import own_minor
 from pwgrid.settings.pools import PoolSettings, PoolTable
 
 T = TypeVar("T")
@@ -151,6 +152,10 @@ class Settings(BaseModel, frozen=True):
     """Own browsers that each worker keeps warm, in pools with isolation browser."""
     max_own_browsers: value_types.OwnBrowsers = setting(0, "workers", "worker")
     """Own browsers that sessions may have in one worker, the warm ones not counted; 0: as many as it has slots."""
+    on_demand: bool = setting(True, "workers", "pool")
+    """Clients of an installed Playwright version that no pool names get a pool, which starts when the first comes."""
+    on_demand_idle: Annotated[float, value_types.seconds(5)] = setting(600.0, "workers", "master")
+    """A pool that starts on demand ends when nobody has used it for this time."""
 
     worker_select_timeout: value_types.Wait = setting(5.0, "queue", "proxy")
     """How long a client waits for a slot."""
@@ -239,6 +244,8 @@ class Settings(BaseModel, frozen=True):
     """Launch options of clients. heed: who asks for others than its pool's gets an own browser; ignore: only noted."""
     allowed_browser_args: tuple[value_types.SwitchName, ...] = setting(ALLOWED_BROWSER_ARGS, "browsers", "proxy")
     """Switches that clients may give in args, by name; * at the end for all that begin so, * alone for any."""
+    drivers_dir: value_types.AbsolutePath = setting("", "browsers", "fixed")
+    """Drivers of other versions of Playwright; empty: ~/.local/state/pwgrid/drivers and /var/lib/pwgrid/drivers."""
     launch_timeout: value_types.Interval = setting(60.0, "browsers", "proxy", "worker")
     """A browser that is not ready after this time is given up."""
 
@@ -309,10 +316,11 @@ class Settings(BaseModel, frozen=True):
     """Other pools: [[pools]] in the file, AppA:Chromium:Staging=3,AppB:Firefox:UAT=1 in the environment."""
 
     def workers_wanted(self) -> dict[BrowserType, int]:
-        """How many workers of each browser type all pools together should have; also of those types with none."""
+        """How many workers of each browser type all pools together should have, also of those types with none. Pools
+        that start on demand do not count."""
         wanted: dict[BrowserType, int] = dict.fromkeys(BROWSER_TYPES, 0)
         for pool in self.pools_wanted().values():
-            wanted[pool.browser_type] += pool.workers
+            wanted[pool.browser_type] += 0 if pool.on_demand else pool.workers
         return wanted
 
     def pools_wanted(self) -> dict[str, PoolSettings]:
@@ -336,7 +344,8 @@ class Settings(BaseModel, frozen=True):
 
     def _by_global_settings(self, browser_type: BrowserType) -> PoolSettings:
         values = {key: getattr(self, name) for key, name in _names_of(browser_type).items()}
-        return PoolSettings(browser_type, browser_type, getattr(self, f"{browser_type}_workers"), **values)
+        workers = getattr(self, f"{browser_type}_workers")
+        return PoolSettings(browser_type, browser_type, workers, playwright=own_minor(), **values)
 
     def _as_isolated(self, pool: PoolSettings, *, has_lifetime: bool = False) -> PoolSettings:
         """The pool with what follows from its isolation. `has_lifetime`: its own table says one."""

@@ -15,9 +15,11 @@ from pydantic_core import ErrorDetails
 
 from pwgrid.common import label_keys
 from pwgrid.common.errors import Violation
+from pwgrid.common.playwright_version import MINOR
 from pwgrid.common.types import BROWSER_TYPES, BrowserType, Isolation
 from pwgrid.common.wording import did_you_mean
 from pwgrid.settings import value_types
+from pwgrid.settings.own_playwright import own_minor
 
 NAME_RULE: Final = "must be 1 to 63 lower case letters, digits, - and _, and begin with a letter or digit"
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -87,8 +89,12 @@ class PoolTable(BaseModel, frozen=True):
     """Name of the pool: 1 to 63 lower case letters, digits, - and _."""
     browser: BrowserType | None = None
     """chromium, firefox or webkit; may be left out where labels name it."""
+    playwright: Annotated[str, value_types.like(MINOR, 'must be a version like "1.58"')] | None = None
+    """Playwright of its clients, one that `pwgrid setup --playwright` has installed; else pwgrid's own."""
     workers: value_types.Workers = 1
-    """How many workers."""
+    """How many workers; with on_demand the most that clients may make it have."""
+    on_demand: bool | None = None
+    """Whether it starts when its first client comes, and ends when idle for ON_DEMAND_IDLE; else it is always there."""
     slots: value_types.Slots | None = None
     """Slots of each worker; else MAX_CONCURRENT_SESSIONS."""
     lifetime: value_types.Lifetime | None = None
@@ -118,7 +124,7 @@ class PoolTable(BaseModel, frozen=True):
     env: Annotated[dict[str, value_types.Secret], AfterValidator(_variables)] = {}
     """Environment variables and their values, beside those of BROWSER_ENV."""
     labels: tuple[Annotated[str, AfterValidator(_label)], ...] = ()
-    """Label keys of the pool; no other pool may have them."""
+    """Label keys of the pool; no other pool of the same Playwright may have them."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -164,9 +170,12 @@ class PoolTable(BaseModel, frozen=True):
 class PoolSettings:
     """One pool with all its values. `slots` and `lifetime` are sessions of each worker; a limit of 0 is off.
 
+    `playwright` is the minor version of the driver, and so of the clients; empty: pwgrid's own.
     `warm` own browsers are kept warm by each worker, none unless `isolation` is `browser`. `max_own_browsers` bounds
     those that sessions have in one worker; 0: as many as slots.
     `is_short_form`: it comes from CHROMIUM_WORKERS or the like, not from a table.
+    `on_demand`: it has workers only while clients want it, `workers` at the most. `like` names the pool that it is made
+    after, where no configuration has it: who may use that one may use this one, too.
     """
 
     name: str
@@ -174,6 +183,7 @@ class PoolSettings:
     workers: int
     slots: int
     lifetime: int
+    playwright: str = ""
     max_memory_mib: int = 0
     max_memory_hard_mib: int = 0
     isolation: Isolation = Isolation.CONTEXT
@@ -187,6 +197,8 @@ class PoolSettings:
     env: Mapping[str, value_types.Secret] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     is_short_form: bool = True
+    on_demand: bool = False
+    like: str = ""
 
     @property
     def own(self) -> tuple[object, ...]:
@@ -198,7 +210,7 @@ class PoolSettings:
         """The values of `own` with which browsers are launched."""
         proxy = self.proxy.options() if self.proxy else {}
         env = sorted((name, value.get_secret_value()) for name, value in self.env.items())
-        return (self.channel, repr(self.args), repr(proxy), repr(env))
+        return (self.channel, self.playwright, repr(self.args), repr(proxy), repr(env))
 
 
 # Reading them
@@ -276,6 +288,8 @@ def _sentence(error: ErrorDetails) -> str:
         return f"must be one of {', '.join(Isolation)}"
     return {
         "headless": "must be true or false",
+        "playwright": 'must be a text like "1.58", with its quotation marks',
+        "on_demand": "must be true or false",
         "args": "must be a list of texts",
         "labels": "must be a list of label keys",
         "proxy": "must be a URL, or a table of server, bypass, username, password",
@@ -306,13 +320,13 @@ def _faults_between(tables: Sequence[PoolTable]) -> Iterator[Violation]:
         sentence = f"there may be at most {MAX_POOLS} pools, with {MAX_TEXT} characters of labels and args together"
         yield Violation("pools", f"{len(tables)} with {characters}", sentence)
     names: set[str] = set()
-    owners: dict[label_keys.LabelKey, str] = {}
+    owners: dict[tuple[label_keys.LabelKey, str], str] = {}
     for table in tables:
         if table.name in names:
             yield Violation(f"pools.{table.name}", "", "another pool has this name, too")
         names.add(table.name)
         for text in table.labels:
-            owner = owners.setdefault(label_keys.parse(text), table.name)
+            owner = owners.setdefault((label_keys.parse(text), table.playwright or own_minor()), table.name)
             if (
                 owner != table.name
                 or sum(label_keys.parse(each) == label_keys.parse(text) for each in table.labels) > 1

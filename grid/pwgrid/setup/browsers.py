@@ -9,7 +9,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -21,13 +21,15 @@ from pwgrid.installed.browsers import (
     Source,
     Trial,
     candidates_from,
+    ffmpeg_paths,
     find_for_pool,
     made_for,
     remember_trial,
 )
-from pwgrid.installed.driver import own_driver
+from pwgrid.installed.driver import Driver, drivers_directories, installed_drivers
 from pwgrid.settings.model import NAMES_A_REDIS, Settings
 from pwgrid.settings.pools import PoolSettings
+from pwgrid.setup.drivers import get_drivers
 from pwgrid.setup.ffmpeg import ensure_ffmpeg
 from pwgrid.setup.headed import ensure_headed
 from pwgrid.setup.packages import Host, output_of
@@ -58,36 +60,41 @@ def setup(
     video: bool = False,
     headed: bool = False,
 ) -> list[FoundBrowser]:
-    """Finds or installs the browser of each pool and a redis-server, and opens a page in each browser; with `headed`
-    also what browsers with a display take.
+    """Finds or installs the driver and the browser of each pool, and a redis-server, and opens a page in each browser
+    with each driver that is installed; with `headed` also what browsers with a display take.
 
-    Returns the browsers. Without `video` a missing ffmpeg is no fault. Raises BrowserMissing, BrowserLaunchError or
-    another GridError at the end, with all faults in one, so that the user need not run it once for each.
+    Returns the browsers of the pools. Without `video` a missing ffmpeg is no fault. Raises BrowserMissing,
+    BrowserLaunchError or another GridError at the end, with all faults in one, so that the user need not run it once
+    for each.
     """
     places = places or SearchPaths()
     faults: list[GridError] = []
-    driver_fault = _driver_fault(host)
+    driver_fault = _driver_fault(places.driver, host)
     if driver_fault is not None:
         faults.append(GridError(driver_fault))
     wanted = _distinct(pools)
+    named = [pool.playwright for pool in wanted if pool.playwright not in ("", places.driver.minor)]
+    faults += get_drivers(named, settings, host)
     found = list[FoundBrowser]()
     for pool in wanted:
-        set_up = _Setup(settings.of_pool(pool), pool, host, places, driver_fault)
         try:
-            found.append(set_up.find_or_get())
+            of_pool = places.for_pool(pool, settings)
+            found.append(_Setup(settings.of_pool(pool), pool, host, of_pool, driver_fault).find_or_get())
         except GridError as fault:
             faults.append(fault)
+    _try_pairs(wanted, settings, host, places)
     if headed:
         faults += ensure_headed(
             *(wanted, settings, host, places),
-            lambda pool, own: _Setup(own, pool, host, places, driver_fault).find_or_get(),
+            lambda pool, own: _Setup(own, pool, host, places.for_pool(pool, own), driver_fault).find_or_get(),
         )
     faults += _redis_faults(settings, host)
-    no_video = ensure_ffmpeg(host, places, get=video) if wanted else None
-    if no_video is not None and video:
-        faults.append(GridError(f"video: {no_video}"))
-    elif no_video is not None:
-        host.say(f"video: {no_video}; `pwgrid setup --video` gets one")
+    for each in _one_for_each_ffmpeg(places, settings) if wanted else ():
+        no_video = ensure_ffmpeg(host, each, get=video)
+        if no_video is not None and video:
+            faults.append(GridError(f"video: {no_video}"))
+        elif no_video is not None:
+            host.say(f"video: {no_video}; `pwgrid setup --video` gets one")
     to_do = host.left_to_do()
     if len(faults) == 1 and to_do is None:
         raise faults[0]
@@ -95,6 +102,36 @@ def setup(
         then = [f"run this as root, then try again: {to_do}"] if to_do else []
         raise GridError("\n  ".join(["this host lacks what a grid needs:", *map(str, faults), *then]))
     return found
+
+
+def _try_pairs(pools: Iterable[PoolSettings], settings: Settings, host: Host, places: SearchPaths) -> None:
+    """Opens a page with each other driver in each kind of browser that a pool has, unless a pool has just this pair;
+    says which of them work. A pair that does not is no fault: no pool names it."""
+    named = {(pool.browser_type, pool.playwright) for pool in pools}
+    first = {pool.browser_type: pool for pool in reversed(list(pools))}
+    for driver in other_drivers(settings, places):
+        for pool in first.values():
+            if (pool.browser_type, driver.minor) in named:
+                continue
+            pair = replace(pool, playwright=driver.minor)
+            try:
+                _Setup(settings.of_pool(pair), pair, host, replace(places, driver=driver), None).find_or_get()
+            except GridError as fault:
+                what = f"{pool.browser_type} with Playwright {driver.version}"
+                host.say(f"{what}: skipped, a pool with this pair would not start: {fault}")
+
+
+def other_drivers(settings: Settings, places: SearchPaths) -> list[Driver]:
+    """The installed drivers besides the one of `places`."""
+    drivers = installed_drivers(*drivers_directories(settings, places.environ))
+    return [each for each in drivers if each.minor != places.driver.minor]
+
+
+def _one_for_each_ffmpeg(places: SearchPaths, settings: Settings) -> list[SearchPaths]:
+    """Drivers have an ffmpeg of their own, which several of them may share."""
+    others = [replace(places, driver=each, playwright_core=each.core) for each in other_drivers(settings, places)]
+    by_path = {str(next(iter(ffmpeg_paths(each)), "")): each for each in [*others, places]}
+    return list(by_path.values())[::-1]
 
 
 def _redis_faults(settings: Settings, host: Host) -> list[GridError]:
@@ -116,14 +153,13 @@ def _distinct(pools: Iterable[PoolSettings]) -> list[PoolSettings]:
     return list(first.values())
 
 
-def _driver_fault(host: Host) -> str | None:
+def _driver_fault(driver: Driver, host: Host) -> str | None:
     """Makes sure that the Node of Playwright's package runs here. None when it does, else why not."""
-    node = str(own_driver().node)
-    fault = _run_fault(node, host)
+    fault = _run_fault(driver, host)
     if fault is not None and _LACKS_LIBRARIES.search(fault):
         host.say(f"playwright: its Node does not run yet: {fault}")
         failed = host.install("playwright", _LIBATOMIC)
-        fault = _run_fault(node, host)
+        fault = _run_fault(driver, host)
         if fault is not None and failed is not None:
             fault = f"{fault} ({failed})"
     return None if fault is None else f"playwright: its Node does not run: {fault}"
@@ -198,7 +234,8 @@ class _Setup:
         self.host.say(f"{browser_type}: asking Playwright to install its own")
         only = ["--only-shell"] if browser_type == "chromium" and self.settings.headless else []
         patience = self.host.environ.get(_CONNECT_TIMEOUT) or str(_CONNECT_TIMEOUT_MS)
-        fault = self.host.run(own_driver().command("install", *only, browser_type), {_CONNECT_TIMEOUT: patience})
+        command = self.places.driver.command("install", *only, browser_type)
+        fault = self.host.run(command, {_CONNECT_TIMEOUT: patience})
         return None if fault is None else f"Playwright could not install it ({fault}; {_DOWNLOAD_VARIABLES} are heeded)"
 
     def _from_system(self) -> str | None:
@@ -255,7 +292,7 @@ class _Setup:
 
     def _libraries(self) -> str | None:
         """Installs the libraries that Playwright says its browser needs. None when it worked, else why not."""
-        command = own_driver().command("install-deps", self.pool.browser_type)
+        command = self.places.driver.command("install-deps", self.pool.browser_type)
         prefix = self.host.as_root()
         if prefix is None:
             self.host.commands_by_hand.append(" ".join(command))
@@ -280,10 +317,10 @@ def distance_of(version: str, wanted: str) -> str:
     return f"{here} is {distance} major version{'s'[: distance > 1]} {side} {there}, which this Playwright is made for"
 
 
-def _run_fault(program: str, host: Host) -> str | None:
-    """Runs a program with --version, which needs all its libraries. None when it worked, else why not."""
+def _run_fault(driver: Driver, host: Host) -> str | None:
+    """Runs a driver with --version, which needs all its Node's libraries. None when it worked, else why not."""
     with tempfile.TemporaryDirectory(prefix="pwgrid-setup-") as home:
-        return output_of([program, "--version"], {**host.environ, "HOME": home, "TMPDIR": home})[1]
+        return output_of(driver.command("--version"), {**host.environ, "HOME": home, "TMPDIR": home})[1]
 
 
 def launch_once(browser: FoundBrowser, settings: Settings, pool: PoolSettings) -> Trial:

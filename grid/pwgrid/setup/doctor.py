@@ -10,8 +10,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from importlib.metadata import version as version_of_package
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -22,7 +21,7 @@ from pwgrid.common.redis_url import shown, user_of
 from pwgrid.common.restricted_exec import abi
 from pwgrid.installed.browsers import SearchPaths, find_for_pool, made_for
 from pwgrid.installed.confine_setting import NO_LANDLOCK, is_confined
-from pwgrid.installed.driver import own_driver
+from pwgrid.installed.driver import drivers_directories, installed_drivers
 from pwgrid.master.listener import why_no_listening
 from pwgrid.master.memory_readings import BROWSER_MIB, MIB, SESSION_MIB, available_mib, own_cgroups, text_of
 from pwgrid.registry import embedded_redis
@@ -31,8 +30,10 @@ from pwgrid.runtime.directory import base_dir, temporary_dir
 from pwgrid.runtime.find_grids import find_without_master
 from pwgrid.settings.load import Loaded, how_to_unset
 from pwgrid.settings.model import Settings
+from pwgrid.settings.own_playwright import own_minor
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.setup.browsers import distance_of, launch_once
+from pwgrid.setup.drivers import fault_of
 from pwgrid.setup.ffmpeg import find_ffmpeg
 from pwgrid.setup.headed import why_not_headed
 from pwgrid.setup.packages import output_of
@@ -61,7 +62,7 @@ class Finding:
 def examine(loaded: Loaded) -> Iterator[Finding]:
     """All findings, each as soon as it is known; the launches take seconds."""
     settings, places = loaded.settings, SearchPaths()
-    yield _driver()
+    yield from _drivers(settings)
     for pool in settings.pools_with_workers():
         yield from _browser(pool, settings, places)
     fault = find_ffmpeg(places)
@@ -76,13 +77,19 @@ def examine(loaded: Loaded) -> Iterator[Finding]:
     yield from _leftovers(settings)
 
 
-def _driver() -> Finding:
-    node = str(own_driver().node)
-    playwright = f"Playwright {version_of_package('playwright')}"
-    version, fault = output_of([node, "--version"])
-    if fault is not None:
-        return Finding("driver", "bad", f"{playwright}: its Node does not run: {fault}", "pwgrid setup")
-    return Finding("driver", "good", f"{playwright}, Node {version.strip()}")
+def _drivers(settings: Settings) -> Iterator[Finding]:
+    """Each installed driver. Only pwgrid's own, and those of pools, have to be in order."""
+    wanted = {pool.playwright for pool in settings.pools_with_workers()}
+    for driver in installed_drivers(*drivers_directories(settings)):
+        fault = fault_of(driver)
+        if fault is None:
+            node, _ = output_of([driver.node, "--version"])
+            yield Finding("driver", "good", f"Playwright {driver.version}, Node {node.strip()}")
+            continue
+        is_own = driver.minor == own_minor()
+        to_do = "pwgrid setup" if is_own else f"pwgrid setup --remove {driver.minor}"
+        level: Level = "bad" if is_own or driver.minor in wanted else "warn"
+        yield Finding("driver", level, f"Playwright {driver.version}: {fault}", to_do)
 
 
 def _browser(pool: PoolSettings, settings: Settings, places: SearchPaths) -> Iterator[Finding]:
@@ -99,7 +106,7 @@ def _browser(pool: PoolSettings, settings: Settings, places: SearchPaths) -> Ite
         "good",
         f"{what} ({browser.source}), version {trial.version}, a page after {trial.seconds:.1f} s",
     )
-    if distance := distance_of(trial.version, made_for(pool.browser_type, places)):
+    if distance := distance_of(trial.version, made_for(pool.browser_type, replace(places, driver=browser.driver))):
         yield Finding(pool.name, "warn", distance, f"{get} --prefer playwright")
 
 

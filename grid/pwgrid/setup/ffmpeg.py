@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from pwgrid.installed.browsers import SearchPaths, ffmpeg_paths
-from pwgrid.installed.driver import own_driver
 from pwgrid.setup.packages import Host, output_of
 
 ENCODER: Final = "libvpx"
@@ -28,7 +27,7 @@ def ensure_ffmpeg(host: Host, places: SearchPaths, *, get: bool) -> str | None:
         if fault is None:
             break
         host.say(f"video: {fault}")
-        failed = way(host)
+        failed = way(host, places)
         fault = find_ffmpeg(places) and _link(host, places, failed or fault)
     if fault is not None:
         return fault
@@ -69,11 +68,11 @@ def _link(host: Host, places: SearchPaths, reason: str) -> str | None:
     return None
 
 
-def _from_playwright(host: Host) -> str | None:
+def _from_playwright(host: Host, places: SearchPaths) -> str | None:
     host.say("video: asking Playwright to install its own ffmpeg")
-    fault = host.run(own_driver().command("install", "ffmpeg"))
+    fault = host.run(places.driver.command("install", "ffmpeg"))
     return fault and f"Playwright could not install ffmpeg ({fault})"
 
 
-def _from_system(host: Host) -> str | None:
+def _from_system(host: Host, _places: SearchPaths) -> str | None:
     return host.install("video", _PACKAGES)

@@ -159,14 +159,16 @@ class Host:
         return None if fault is None else f"apt-get failed ({fault})"
 
 
-def output_of(command: Sequence[str | Path], environ: Mapping[str, str] | None = None) -> tuple[str, str | None]:
-    """What a program prints, and None; or else why it does not run. Waits for PROGRAM_S at most."""
+def output_of(
+    command: Sequence[str | Path], environ: Mapping[str, str] | None = None, timeout_s: float = PROGRAM_S
+) -> tuple[str, str | None]:
+    """What a program prints, and None; or else why it does not run. Waits for so long at most."""
     try:
         done = subprocess.run(
-            command, env=environ, capture_output=True, text=True, errors="replace", timeout=PROGRAM_S, check=False
+            command, env=environ, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired:
-        return "", f"it took longer than {PROGRAM_S:g} s"
+        return "", f"it took longer than {timeout_s:g} s"
     except OSError as error:
         return "", str(error)
     if done.returncode != 0:

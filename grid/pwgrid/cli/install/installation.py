@@ -281,6 +281,7 @@ def parts(browsers: Iterable[FoundBrowser | None], downloaded: Path | None) -> l
     ]
     found.append(Path(sys.executable).resolve().parent)
     found += [Path(each.executable).resolve().parent for each in browsers if each and each.executable]
+    found += [each.driver.node.resolve().parent for each in browsers if each]
     if downloaded and downloaded.is_dir():
         found.append(downloaded)
     return found

@@ -150,7 +150,11 @@ def _pool(pool: Found, status: Found) -> tuple[object, ...]:
     waiting = sum(line["waiting"] for line in status["waitingByRun"] if line["pool"] == name)
     share = f"{active}/{pool['slots']}"
     isolation = pool.get("isolation", Isolation.CONTEXT)
-    shown = name if isolation == Isolation.CONTEXT else f"{name} ({isolation})"
+    version = pool.get("playwright") if len({each.get("playwright") for each in status["pools"]}) > 1 else None
+    is_shared = isolation == Isolation.CONTEXT
+    # The name of a pool that no configuration has says its version already.
+    kind = ", ".join(filter(None, (None if is_shared else isolation, None if pool.get("like") else version)))
+    shown = f"{name} ({kind})" if kind else name
     return (shown, *figures, waiting, pool["reason"] or f"{share:>9} {_bar(active, pool['slots'], 12)}")
 
 

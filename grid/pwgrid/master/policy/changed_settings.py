@@ -37,7 +37,11 @@ def compare(old: Settings, new: Settings) -> Change:
     return Change(
         added=tuple(name for name in has if name not in had),
         removed=tuple(name for name in had if name not in has),
-        scale={name: has[name].workers for name in has if name in had and has[name].workers != had[name].workers},
+        scale={
+            name: pool.workers
+            for name, pool in has.items()
+            if name in had and pool.workers != had[name].workers and not pool.on_demand
+        },
         replace_proxy="proxy" in parts,
         changed=changed,
     )

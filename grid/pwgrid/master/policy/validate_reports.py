@@ -93,6 +93,15 @@ def waiting_by_run(value: object) -> list[dict[str, Any]]:
     return list(_counted(value, _PARTY, "waiting"))
 
 
+def demand(value: object) -> dict[str, int]:
+    """How many clients of a proxy wait for pools that start on demand, by pool. Raises ValueError for anything else."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r:.40} is no demand")
+    return {name: count(waiting) for name, waiting in value.items()}
+
+
 def _counted(value: object, words: tuple[str, ...], figure: str) -> Iterator[dict[str, Any]]:
     for each in value if isinstance(value, list) else ():
         if not isinstance(each, dict):

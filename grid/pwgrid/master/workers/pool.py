@@ -16,6 +16,7 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.backoff import Backoff
 from pwgrid.master.policy.event_counts import EventCounts
 from pwgrid.master.policy.memory_limits import Footprint
+from pwgrid.master.policy.on_demand import Demand, answer
 from pwgrid.master.policy.spares import STARTS, UNKNOWN_START_S, SessionRate, expected_rate, sessions_to_come, spares
 from pwgrid.master.policy.worker_plan import PoolTarget
 from pwgrid.master.policy.worker_state_machine import WorkerLife
@@ -48,13 +49,14 @@ class WorkerOfPool(Protocol):
     @property
     def kept(self) -> int: ...
 
+    active: int
     lifetime: int
     counted_at: float
 
 
 class Pool:
     """`workers` is how many are wanted now: the number in `settings`, or what it was scaled to since. `all_workers` are
-    those of all pools.
+    those of all pools. One that starts on demand has none in the beginning.
 
     `is_removed`: the configuration no longer has this pool; it ends with its last worker.
     """
@@ -62,7 +64,7 @@ class Pool:
     def __init__(self, settings: PoolSettings, now: float, all_workers: Mapping[str, WorkerOfPool]) -> None:
         self.name: Final = settings.name
         self.settings = settings
-        self.workers = workers = settings.workers
+        self.workers = workers = 0 if settings.on_demand else settings.workers
         self.is_removed = False
         self.backoff = Backoff()
         self.host_guard: str | None = None
@@ -74,6 +76,10 @@ class Pool:
         self.tally = EventCounts()
         self.drain_timeouts = 0
         """How many drains ran out of time and cut sessions."""
+        self.refusal: str | None = None
+        """Why clients that want it cannot have it now, if it starts on demand."""
+        self._used_at = now
+        self._waits_since: float | None = None
         self._all_workers = all_workers
 
     @property
@@ -87,7 +93,10 @@ class Pool:
 
     @property
     def reason(self) -> str | None:
-        """Why it has fewer workers than wanted; None when it has all, or nothing went wrong."""
+        """Why it has fewer workers than wanted; None when it has all, or nothing went wrong. Of one that starts on
+        demand: why it does not start now."""
+        if self.settings.on_demand:
+            return self.refusal
         if self.is_complete:
             return None
         if self.backoff.reason is None:
@@ -107,11 +116,13 @@ class Pool:
         return PoolTarget(self.workers, self.backoff.not_before, enough, self.rate.is_quiet(now))
 
     def follow(self, settings: PoolSettings) -> None:
-        """Take over these settings. The wanted number of workers stays, unless the pool had been removed."""
+        """Take over these settings. The wanted number of workers stays, unless the pool had been removed, or started on
+        demand until now."""
+        was_on_demand = self.settings.on_demand
         self.settings = settings
-        if self.is_removed:
+        if self.is_removed or (was_on_demand and not settings.on_demand):
             self.is_removed = False
-            self.scale(settings.workers)
+            self.scale(0 if settings.on_demand else settings.workers)
 
     def remove(self) -> None:
         """Want no workers any more."""
@@ -124,6 +135,45 @@ class Pool:
         if workers != self.workers:
             log.info("pool_scaled", pool=self.name, before=self.workers, after=workers)
             self.workers = workers
+
+    def keep_adopted(self) -> None:
+        """Want the workers that it has, if it starts on demand: another master has started them for clients."""
+        if self.settings.on_demand and not self.is_removed:
+            self.scale(sum(worker.life.is_capacity for worker in self.members))
+
+    def follow_demand(self, now: float, waiting: int, idle_s: float, room: int, no_room: str | None) -> float:
+        """Want as many workers as its clients need now. `waiting` are those in its line; the host has memory for `room`
+        more workers, and `no_room` says why for none. Returns when there may be more to do (monotonic seconds)."""
+        count = Counter(worker.life.status for worker in self.members)
+        if any(worker.counted_at > now for worker in self.members):  # it has not said yet whether it has sessions
+            self._used_at = now
+        found = answer(
+            Demand(
+                wanted=self.workers,
+                available=count[WorkerStatus.AVAILABLE],
+                starting=count[WorkerStatus.STARTING] + count[WorkerStatus.SPARE],
+                most=0 if self.is_removed else self.settings.workers,
+                slots=self.settings.slots,
+                waiting=waiting,
+                active=sum(worker.active for worker in self.members),
+                used_at=max(self._used_at, self.rate.last_at),
+                waits_since=self._waits_since,
+                failure=self.backoff.reason,
+                not_before=self.backoff.not_before,
+                room=room,
+                no_room=no_room,
+            ),
+            now,
+            idle_s,
+        )
+        self._used_at, self._waits_since, self.refusal = found.used_at, found.waits_since, found.refusal
+        self.scale(found.workers)
+        return found.look_at
+
+    def cannot_be_prepared(self, reason: str) -> None:
+        """Want no workers, since what they need is missing."""
+        self.scale(0)
+        self.refusal = reason
 
     def failed(self, worker: WorkerOfPool, now: float) -> None:
         """Count a worker that ended unplanned."""
@@ -148,7 +198,8 @@ class Pool:
     def observe(self, now: float) -> None:
         """Update `is_complete`, and reset the backoff after a healthy run since the last death."""
         available = [worker for worker in self.members if worker.life.status is WorkerStatus.AVAILABLE]
-        self.is_complete = len(available) >= self.workers
+        # The grid is complete without one that starts on demand, also while that starts.
+        self.is_complete = self.settings.on_demand or len(available) >= self.workers
         if self.is_complete and not self.backoff.deaths:
             self.backoff = self.backoff.healthy()
         if self.backoff.deaths and any(self._is_proof(worker, now) for worker in available):
@@ -183,7 +234,8 @@ class Pool:
         """What readiness depends on."""
         available = [worker for worker in self.members if worker.life.status is WorkerStatus.AVAILABLE]
         suspect = sum(worker.suspicion is not None for worker in available)
-        return PoolFigures(self.workers, len(available), self.reason and without_places(self.reason), suspect=suspect)
+        reason = self.reason and without_places(self.reason)
+        return PoolFigures(self.workers, len(available), reason, suspect=suspect, is_on_demand=self.settings.on_demand)
 
     def roster_entry(self) -> dict[str, Any]:
         """What the proxy sees of it."""
@@ -215,6 +267,9 @@ class Pool:
             "browserType": self.settings.browser_type,
             "labels": list(self.settings.labels),
             "isolation": self.settings.isolation.value,
+            "playwright": self.settings.playwright,
+            "onDemand": self.settings.on_demand,
+            "like": self.settings.like,
             "wanted": self.workers,
             "available": count[WorkerStatus.AVAILABLE],
             "starting": count[WorkerStatus.STARTING],

@@ -163,6 +163,7 @@ class Worker:
             "reason": _told(reason),
             "reasonKind": None if reason is None else reason.kind.value,
             "suspect": self.suspicion,
+            "playwrightVersion": self.launched.get("playwrightVersion"),
         }
 
     def _drain_left_s(self) -> float | None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 import structlog
 
+from pwgrid.common.errors import GridError
 from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Reconnect
 from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.config import MasterConfig
+from pwgrid.master.policy.on_demand import pools_of_versions
 from pwgrid.master.policy.worker_plan import Drain, Limits, Serve, ShortenDrain, Spawn, next_start, plan
 from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.master.proxies import Proxies
@@ -33,6 +36,9 @@ log = structlog.get_logger()
 _NO_MORE_PROCESSES: Final = " (no more processes may be started: raise TasksMax=, --pids-limit or ulimit -u)"
 """Which limit it is, the unit's, the container's or the user's, the error does not tell."""
 
+LOOKS_FOR_VERSIONS_S: Final = 3.0
+"""How often the master looks whether drivers were installed or removed: no event tells it of every file system."""
+
 DRAINED_KEPT: Final = 256
 ENDED_TOKENS_KEPT: Final = 100
 
@@ -45,17 +51,26 @@ class Workers:
         self._config = config
         self._clean_up = CleanUp(loop, config.runtime, self._cleaned_up)
         self._trees = loop.timer(self._learn_trees_in_time)
+        self._versions = loop.timer(self._look_for_versions)
+        self._versions.arm(loop.now() + LOOKS_FOR_VERSIONS_S)
         self.drained: deque[Frame] = deque(maxlen=DRAINED_KEPT)
         self._shared = Surroundings(loop, config, files, proxies.send, self._clean_up, self._trees, self.drained)
         self.by_id = self._shared.by_id
         self._shared.told["operatorsToken"] = _operators_token(config)
         self._ended_tokens: deque[str] = deque(maxlen=ENDED_TOKENS_KEPT)
-        self.pools = {name: self._new_pool(pool) for name, pool in config.settings.pools_wanted().items()}
+        self.pools = {name: self._new_pool(pool) for name, pool in self._pools_wanted().items()}
 
     @property
     def registry_seen(self) -> bool:
         """Whether a worker has registered: from then on the grid goes on without Redis, too."""
         return self._shared.registry_seen
+
+    def _pools_wanted(self) -> dict[str, PoolSettings]:
+        """The configured pools, then those of installed Playwright versions that none of them has."""
+        settings = self._config.settings
+        configured = settings.pools_wanted()
+        versions = self._config.parts.versions if settings.on_demand else ()
+        return configured | {pool.name: pool for pool in pools_of_versions(configured, versions)}
 
     def _new_pool(self, settings: PoolSettings) -> Pool:
         return Pool(settings, self._loop.now(), self.by_id)
@@ -67,7 +82,7 @@ class Workers:
         worker."""
         there = dict(self.pools)
         self.pools.clear()
-        for name, settings in self._config.settings.pools_wanted().items():
+        for name, settings in self._pools_wanted().items():
             pool = there.pop(name, None)
             if pool is None:
                 log.info("pool_added", pool=name, workers=settings.workers)
@@ -88,6 +103,34 @@ class Workers:
                 del self.pools[pool.name]
             pool.host_guard = host_guard
             pool.observe(now)
+
+    def follow_demand(self, now: float, demand: Mapping[str, int], room: int, no_room: str | None) -> float:
+        """Have the pools that start on demand want the workers that their clients need: `demand` says how many wait in
+        which line. The host has memory for `room` more workers; `no_room` says why for none. Returns when there may be
+        more to do."""
+        idle_s, look_at = self._config.settings.on_demand_idle, math.inf
+        for pool in self.pools.values():
+            if pool.settings.on_demand:
+                had = pool.workers
+                look_at = min(look_at, pool.follow_demand(now, demand.get(pool.name, 0), idle_s, room, no_room))
+                room -= max(0, pool.workers - had)
+                if pool.workers > had == 0:
+                    self._prepare(pool)
+        return look_at
+
+    def _look_for_versions(self) -> None:
+        if self._config.parts.look_for_versions(self._config.settings):
+            log.info("playwright_versions", versions=", ".join(self._config.parts.versions))
+            self.follow_settings()
+        self._versions.arm(self._loop.now() + LOOKS_FOR_VERSIONS_S)
+
+    def _prepare(self, pool: Pool) -> None:
+        """Find what the workers of a pool need, before the first of them is started."""
+        try:
+            self._config.parts.prepare_pool(self._config.settings, pool.settings)
+        except GridError as error:
+            log.error("pool_not_prepared", pool=pool.name, reason=str(error))
+            pool.cannot_be_prepared(str(error))
 
     def follow_plan(self, now: float, limits: Limits) -> float:
         """Start, drain and call workers as the plan says. Returns when the next backoff ends (monotonic seconds): there
@@ -121,6 +164,10 @@ class Workers:
         """Take over the workers that another master forked."""
         for state in states:
             adopt_worker(self._shared, self._pool_of(state), state)
+        for pool in self.pools.values():
+            if pool.settings.on_demand and pool.members:
+                pool.keep_adopted()
+                self._prepare(pool)
         if self._config.kept_open is not None:
             for fd in self._config.kept_open.ipc.values():  # of workers that cannot be used: their browser servers end
                 os.close(fd)

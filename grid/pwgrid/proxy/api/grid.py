@@ -1,12 +1,14 @@
 """The routes of the grid: health for all; for operators its status, workers and pools, also to scale and drain them."""
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
 
 from pwgrid import __version__
 from pwgrid.common.errors import GridError, Refused
+from pwgrid.common.playwright_version import order_of
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.bounded_body import BoundedBody
@@ -79,12 +81,15 @@ def operator_routes(grid: Services) -> APIRouter:
 
     @router.get("/v1/capacity", tags=["pools"])
     async def capacity() -> models.Capacity:
-        """Slots, busy slots, waiting clients and spare workers: in total, by pool, and by label key."""
+        """Slots, busy slots, waiting clients and spare workers: in total, by pool, by label key, and by Playwright
+        version."""
         found = await grid.registry.snapshot()
-        pools = {name: _room(grid, pool, found) for name, pool in grid.roster.pools.items()}
+        rooms = {name: _room(grid, pool, found) for name, pool in grid.roster.pools.items()}
         there = {name: pool for name, pool in grid.roster.pools.items() if not pool.is_removed}
-        labels = {key: pools[name] for name, pool in there.items() for key in pool.labels}
-        return models.Capacity(total=_sum(pools.values()), pools=pools, labels=labels)
+        labels = _summed(rooms, {name: pool.labels for name, pool in there.items()})
+        versions = _summed(rooms, {name: (pool.playwright,) for name, pool in there.items() if pool.playwright})
+        versions = dict(sorted(versions.items(), key=lambda each: order_of(each[0])))
+        return models.Capacity(total=_sum(rooms.values()), pools=rooms, labels=labels, versions=versions)
 
     @router.get("/v1/pools", tags=["pools"])
     async def pools() -> models.Pools:
@@ -154,6 +159,15 @@ def _room(grid: Services, pool: PoolView, found: RegistrySnapshot) -> models.Roo
         waiting=grid.queue.waiting(pool.name),
         spare=sum(worker.status == WorkerStatus.SPARE for worker in mine.values()),
     )
+
+
+def _summed(rooms: Mapping[str, models.Room], words: Mapping[str, Collection[str]]) -> dict[str, models.Room]:
+    """For each word that pools have, the room of these pools together. `words` are by pool."""
+    found = defaultdict[str, list[models.Room]](list)
+    for name, of_pool in words.items():
+        for word in of_pool:
+            found[word].append(rooms[name])
+    return {word: _sum(each) for word, each in found.items()}
 
 
 def _sum(rooms: Collection[models.Room]) -> models.Room:

@@ -13,6 +13,7 @@ from fastapi import APIRouter, BackgroundTasks, Path, Query
 from starlette.requests import Request
 
 from pwgrid.common.label_keys import LabelKey, LabelKeyError, parse
+from pwgrid.common.playwright_version import minor_of
 from pwgrid.common.session_lifecycle import LIVE, HeldAs
 from pwgrid.common.types import Isolation, Protocol
 from pwgrid.proxy.api import models
@@ -25,6 +26,7 @@ from pwgrid.proxy.client_traces import attempting
 from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.lend import GrantedLease, LeaseId, answered, ask_about, lend
 from pwgrid.proxy.policy.access import Identity
+from pwgrid.proxy.policy.choose_pool import pool_of_label
 from pwgrid.proxy.policy.connect_request import run_name
 from pwgrid.proxy.policy.devtools_request import CDP_PATH, check_browser_type
 from pwgrid.proxy.policy.launch_options import LaunchOptions
@@ -46,7 +48,7 @@ def lease_routes(grid: Services) -> APIRouter:
     """Makes the routes, for clients and operators."""
     router = APIRouter(route_class=BoundedBody, tags=["leases"], dependencies=[NEEDS_CLIENT])
 
-    @router.post("/session/borrow", responses=problems(400, 403, 404, 409, 413, 503))
+    @router.post("/session/borrow", responses=problems(400, 403, 404, 409, 413, 428, 503))
     async def borrow(
         request: Request, wanted: models.Borrow, identity: Client, afterwards: BackgroundTasks
     ) -> models.Borrowed:
@@ -68,6 +70,7 @@ def lease_routes(grid: Services) -> APIRouter:
             label_key=str(key),
             requested_label_key=claim.fields[records.LABELS],
             isolation=claim.fields.get(records.ISOLATION, Isolation.CONTEXT.value),
+            playwright=_version_of(grid, lent.lease_id.worker_id, claim.pool),
             expires_at=lent.expires_at,
         )
 
@@ -139,12 +142,11 @@ def _claim(gateway: Gateway, wanted: models.Borrow, identity: Identity, client: 
     Raises Refusal for what this grid has for nobody, or not for this token."""
     named = run_name(wanted.run_name, "runName")
     run = run_name(wanted.run_id, "runId")
-    labels = gateway.policy().labels
-    key = labels.serving(wanted.label_key)
-    pool = labels.keys[key]
-    identity.check_pool(pool)
+    policy, version = gateway.policy(), minor_of(wanted.playwright) if wanted.playwright else None
+    pool, key = pool_of_label(policy.labels, policy.pools, wanted.label_key, version)
+    gateway.check_pool(identity, pool)
     assert key.browser_type is not None  # pools have no wildcards
-    offered = gateway.policy().pools[pool]
+    offered = policy.pools[pool]
     if wanted.profile:
         check_browser_type(key.browser_type)
     profile = asked_profile(wanted.profile or "", gateway.settings.profiles, identity, is_cdp=True)
@@ -162,9 +164,9 @@ def _claim(gateway: Gateway, wanted: models.Borrow, identity: Identity, client: 
     claim = Claim(
         kind=HeldAs.LEASE,
         browser_type=key.browser_type,
-        playwright_version=None,
+        playwright_version=version,
         client=client,
-        deadline=asyncio.get_running_loop().time() + gateway.settings.borrow_queue_timeout,
+        deadline=gateway.deadline(pool, gateway.settings.borrow_queue_timeout),
         fields={name: value for name, value in fields.items() if value},
         run=run or named,
         protocol=Protocol.CDP if profile else Protocol.PLAYWRIGHT,
@@ -175,6 +177,12 @@ def _claim(gateway: Gateway, wanted: models.Borrow, identity: Identity, client: 
         pool=pool,
     )
     return claim, key
+
+
+def _version_of(grid: Services, worker_id: str, pool: str) -> str:
+    """Returns the Playwright that clients of a lease must have, which is that of its worker."""
+    worker, offered = grid.roster.workers.get(worker_id), grid.roster.pools.get(pool)
+    return (worker.playwright_version if worker else None) or (offered.playwright if offered else "")
 
 
 def _no_such_lease() -> Refusal:

@@ -89,6 +89,12 @@ POOL: Final = ("browser_type", "pool")
 WORKER: Final = (*POOL, "worker")
 
 READY: Final = gauge("pwgrid_ready", _P, "1 if every pool can take a session")
+POOL_INFO: Final = gauge(
+    "pwgrid_pool_info",
+    _M,
+    "Always 1; the labels are the pool's Playwright, and whether it starts on demand",
+    (*POOL, "playwright", "on_demand"),
+)
 SLOTS_WANTED: Final = gauge("pwgrid_slots_wanted", _M, "Slots when all wanted workers serve", POOL)
 SLOTS: Final = gauge(
     "pwgrid_slots",
@@ -320,6 +326,7 @@ def _of_master(roster: Roster) -> Iterator[Metric]:
     pools = {(pool.browser_type, name): pool for name, pool in roster.pools.items()}
     statuses = Counter((worker.browser_type, worker.pool, worker.status) for worker in roster.workers.values())
     yield WORKERS_WANTED.of((key, pool.wanted) for key, pool in pools.items())
+    yield POOL_INFO.of(((*key, pool.playwright, str(pool.is_on_demand).lower()), 1) for key, pool in pools.items())
     yield SLOTS_WANTED.of((key, pool.wanted * pool.slots) for key, pool in pools.items())
     yield SUSPECT.of((key, pool.suspect) for key, pool in pools.items())
     yield DRAIN_TIMEOUTS.of((key, pool.drain_timeouts) for key, pool in pools.items())

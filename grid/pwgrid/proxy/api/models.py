@@ -8,6 +8,7 @@ from fastapi import Query
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from pwgrid.common.playwright_version import MINOR
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.types import BrowserType, Isolation
 from pwgrid.proxy.roster import Roster
@@ -115,6 +116,8 @@ class Worker(_Model):
     status: str
     suspect: str | None
     """Why it takes no new client for now although it is available: its browser may be sick."""
+    playwright_version: str
+    """Of its browser server; empty until it is known."""
     active: int
     lifetime: int
     slots: int
@@ -141,6 +144,7 @@ class Workers(_Model):
                     browser_type=worker.browser_type,
                     status=worker.status,
                     suspect=suspect.get(worker.worker_id),
+                    playwright_version=worker.playwright_version,
                     active=found.active.get(field, 0),
                     lifetime=found.lifetime.get(field, 0),
                     slots=worker.slots,
@@ -241,6 +245,8 @@ class Borrow(_Model):
     """browser: the lease's clients get a browser of their own; null: as the pool has it."""
     profile: str | None = None
     """The profile of its CDP clients' browser. Nobody else has it while the lease lasts."""
+    playwright: Annotated[str | None, Field(pattern=rf"^{MINOR}([^0-9].*)?$", max_length=40)] = None
+    """Playwright of the lease's clients, like 1.58 (what follows does not count); null: as the pool has it."""
 
 
 class Borrowed(_Model):
@@ -256,6 +262,8 @@ class Borrowed(_Model):
     requested_label_key: str
     expires_at: float
     isolation: str
+    playwright: str
+    """Playwright (major.minor) that clients of `webSocketEndpoint` must have; empty if it is not known yet."""
 
 
 class Return(_Model):
@@ -373,11 +381,13 @@ class Room(_Model):
 
 
 class Capacity(_Model):
-    """How much there is and how much is taken. A label key has the figures of its pool."""
+    """How much there is and how much is taken. A label key has the figures of its pools, and a Playwright version those
+    of the pools that have it."""
 
     total: Room
     pools: dict[str, Room]
     labels: dict[str, Room]
+    versions: dict[str, Room]
 
 
 class Pool(_Model):
@@ -391,6 +401,10 @@ class Pool(_Model):
     labels: list[str]
     isolation: str
     """What sessions get that ask for nothing: context, browser or process."""
+    playwright: str
+    """Playwright (major.minor) of its clients."""
+    is_on_demand: Annotated[bool, Field(serialization_alias="onDemand")]
+    """Whether it starts when its first client comes, and ends when nobody has used it for a while."""
     wanted: int
     available: int
     starting: int

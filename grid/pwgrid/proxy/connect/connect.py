@@ -149,13 +149,14 @@ class ConnectingClient(asyncio.Protocol):
         gateway = self._gateway
         self._own = wanted.own
         await self._check_profile()
+        pool = gateway.roster.pool_of(wanted.worker_id) or wanted.pool
         claim = self._claim = Claim(
             kind=HeldAs.SESSION,
             browser_type=wanted.browser_type,
-            pool=gateway.roster.pool_of(wanted.worker_id) or wanted.pool,
+            pool=pool,
             playwright_version=wanted.playwright_version,
             client=str(self._arrival),
-            deadline=self._loop.time() + gateway.settings.worker_select_timeout,
+            deadline=gateway.deadline(pool, gateway.settings.worker_select_timeout),
             worker_id=wanted.worker_id,
             fields=_fields(wanted),
             run=wanted.name,
@@ -168,7 +169,7 @@ class ConnectingClient(asyncio.Protocol):
             session_id=wanted.session_id,
             keeps_id=bool(wanted.session_id),
         )
-        wanted.identity.check_pool(claim.pool)
+        gateway.check_pool(wanted.identity, pool)
         if wanted.worker_id is not None:
             await gateway.selector.check_endpoint(wanted.browser_type, wanted.worker_id, wanted.endpoint_path)
         self._passed_on = self._passed_on_of(headers) | _told_of(claim) | _spoken(wanted.protocol, wanted.keep_s)

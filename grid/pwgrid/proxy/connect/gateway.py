@@ -16,11 +16,19 @@ from pwgrid.proxy.connect.connect_metrics import ConnectFigures, Pool, Waited
 from pwgrid.proxy.connect.find_session import SessionFinder
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs
 from pwgrid.proxy.connect.refusal_log import RefusalLog
-from pwgrid.proxy.policy.access import Access
+from pwgrid.proxy.policy.access import Access, Identity
+from pwgrid.proxy.policy.choose_pool import no_longer_for
 from pwgrid.proxy.policy.connect_request import Policy
 from pwgrid.proxy.policy.label_match import OfferedLabels
 from pwgrid.proxy.policy.launch_options import LaunchRules
-from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, no_capacity, not_launched, stopping
+from pwgrid.proxy.policy.refusal import (
+    Refusal,
+    RefusalReason,
+    no_capacity,
+    not_launched,
+    not_on_demand,
+    stopping,
+)
 from pwgrid.proxy.policy.session_caps import cap_reached
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster
@@ -77,7 +85,6 @@ class Gateway:
                 # If only one browser type has workers, it is the default, as in the settings.
                 default_browser_type=default if default in types or len(types) != 1 else min(types),
                 pools={name: replace(pool, options={**pool.options, **sandbox}) for name, pool in offered.items()},
-                versions=self.roster.versions(),
                 access=self.access,
                 labels=OfferedLabels(
                     self.roster.label_keys(),
@@ -89,6 +96,11 @@ class Gateway:
                 keep_max_s=settings.keep_max,
                 profiles=settings.profiles,
                 pools_of_workers={worker.worker_id: worker.pool for worker in self.roster.workers.values()},
+                versions_of_workers={
+                    worker.worker_id: worker.playwright_version
+                    for worker in self.roster.workers.values()
+                    if worker.playwright_version
+                },
             )
         return self._policy
 
@@ -124,6 +136,8 @@ class Gateway:
         or ClientGone."""
         since, waited = time.monotonic(), Waited.REFUSED
         try:
+            if (refusal := self._does_not_start(claim.pool)) is not None:
+                raise refusal
             worker_id = await self.selector.queue.acquire(claim)
             waited = Waited.SERVED
             return worker_id
@@ -188,6 +202,36 @@ class Gateway:
         lost = self.roster.lost
         return no_capacity(lost, RefusalReason.MASTER_LOST) if lost else None
 
+    def check_pool(self, identity: Identity, pool: str) -> None:
+        """Raises Refusal(403) for a pool that this token may not use."""
+        found = self.roster.pools.get(pool)
+        identity.check_pool(pool, found.like if found else "")
+
+    def deadline(self, pool: str, usual_s: float) -> float:
+        """Returns until when a client may wait in the line of this pool, by the event loop's clock: so long as it may
+        usually, and for a launch where a pool that starts on demand has no worker yet."""
+        found = self.roster.pools.get(pool)
+        launch_s = self.settings.launch_timeout if found and found.is_on_demand and not found.available else 0.0
+        return asyncio.get_running_loop().time() + usual_s + launch_s
+
     def roster_changed(self) -> None:
-        """Makes the policy anew: it depends on the roster."""
+        """Makes the policy anew: it depends on the roster. Refuses those in line whom their pool serves no more."""
         self._policy = None
+        queue = self.selector.queue
+        for name in queue.pools():
+            pool = self.roster.pools.get(name)
+            if pool is None or pool.is_removed:
+                queue.refuse(name, no_capacity(f"there is no pool {name} any more"))
+            elif (refusal := self._does_not_start(name)) is not None:
+                queue.refuse(name, refusal)
+            else:
+                for claim in queue.waiting_in(name):
+                    if not pool.serves(claim.playwright_version):
+                        queue.end_wait(claim, no_longer_for(pool, str(claim.playwright_version)))
+
+    def _does_not_start(self, name: str) -> Refusal | None:
+        """Returns the refusal for clients of a pool that should start for them and cannot; else None."""
+        pool = self.roster.pools.get(name)
+        if pool is None or not pool.is_on_demand or pool.available or not pool.reason:
+            return None
+        return not_on_demand(name, pool.reason)

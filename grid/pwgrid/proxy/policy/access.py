@@ -74,9 +74,9 @@ class Identity:
     def may_use(self, pool: str) -> bool:
         return not self.pools or pool in self.pools
 
-    def check_pool(self, pool: str) -> None:
-        """Raises Refusal(403) for a pool that is not allowed."""
-        if not self.may_use(pool):
+    def check_pool(self, pool: str, like: str = "") -> None:
+        """Raises Refusal(403) for a pool that is not allowed. Who may use the pool `like` may use this one, too."""
+        if not self.may_use(pool) and not (like and self.may_use(like)):
             raise Refusal(
                 403,
                 f"the token {self.name} may not use the pool {pool}: it may use {', '.join(sorted(self.pools))}",

@@ -1,46 +1,153 @@
-"""Decides which pool a client gets. How a label key is matched: label_match.py."""
+"""Decides which pool a client gets, before it is put in a line: by browser type, protocol, Playwright version, label
+key, named pool and token. How a label key is matched: label_match.py."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from websockets.datastructures import Headers
 
-from pwgrid.common.types import BROWSER_TYPES, BrowserType
+from pwgrid.common.label_keys import LabelKey
+from pwgrid.common.playwright_version import order_of
+from pwgrid.common.types import BROWSER_TYPES, BrowserType, Protocol
 from pwgrid.proxy.policy.access import Identity
-from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
+from pwgrid.proxy.policy.devtools_request import check_browser_type
+from pwgrid.proxy.policy.label_match import OfferedLabels
+from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, other_version
 from pwgrid.proxy.roster import PoolView
 
 
-def choose_pool(
-    pools: Mapping[str, PoolView],
-    default: BrowserType,
-    identity: Identity,
-    browser_type: str | None,
-    named: str | None,
-    labelled: str | None,
-) -> str:
-    """Returns the pool that the client's label key or `?pool=` names, else the one named like the browser type, else
-    the first of that type. Unless the client names a pool, prefers those that the token may use. Raises Refusal.
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What there is: the pools by name, in the order of the configuration, and the label keys of some."""
 
-    `browser_type` (else `default`) and `named` are what the client asks for, `labelled` is the pool whose label key
-    serves it.
+    pools: Mapping[str, PoolView]
+    default: BrowserType
+    labels: OfferedLabels
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a client asks for. `version` is its Playwright, as major.minor; None where any will do. `pool` is the one
+    that `?pool=` names, `own_type` the browser type that the client names by itself, without its URL."""
+
+    browser_type: str | None = None
+    version: str | None = None
+    pool: str | None = None
+    labels: str = ""
+    own_type: BrowserType | None = None
+    protocol: Protocol = Protocol.PLAYWRIGHT
+
+
+class Choice(NamedTuple):
+    """The pool, and its label key that serves the one that was asked for."""
+
+    pool: str
+    label_key: LabelKey | None
+
+
+def choose_pool(offer: Offer, wanted: Wanted, identity: Identity) -> Choice:
+    """Returns the pool that the client's label key or `?pool=` names, else of those of its browser type and version the
+    one named like the type, else the first. Unless the client names a pool, prefers those that the token may use.
+    Raises Refusal.
+
+    While the workers of a pool are replaced by those of another version, it serves both; a pool that has the client's
+    version for good comes first.
     """
-    if labelled is not None:
-        if named not in (None, labelled):
+    key, labelled = _labelled(offer, wanted)
+    named = wanted.pool
+    if named is not None or labelled is not None:
+        if named is not None and labelled not in (None, named):
             raise Refusal(
                 400, f"the label key is of pool {labelled}, and the URL asks for pool {named}: make them agree"
             )
-        named = labelled
-    if named is not None:
-        has = pools[named].browser_type
-        if browser_type not in (None, has):
-            raise Refusal(400, f"pool {named} has {has} browsers, and {browser_type} is asked for: make them agree")
-        return named
-    chosen = browser_type or default
-    fit = [name for name, offered in pools.items() if offered.browser_type == chosen]
-    if fit := [name for name in fit if identity.may_use(name)] or fit:
-        return chosen if chosen in fit else fit[0]
-    there = ", ".join(sorted({offered.browser_type for offered in pools.values()})) or "none"
-    raise _no_such_browser(f"this grid runs no {chosen} workers (it has: {there}): start it with --{chosen} 1 or more")
+        return Choice(_named(offer, wanted, str(labelled or named), key), key)
+    return Choice(_of_type(offer, wanted, identity), None)
+
+
+def pool_of_label(
+    labels: OfferedLabels, pools: Mapping[str, PoolView], text: str, version: str | None
+) -> tuple[str, LabelKey]:
+    """Returns the pool of this label key for a borrow that names a Playwright version, or none, and the pool's key.
+    Raises Refusal."""
+    fit = {name for name, pool in pools.items() if pool.serves(version)}
+    key = labels.serving(text, None, fit)
+    of_key = labels.keys[key]
+    name = next((each for each in of_key if each in fit), of_key[0])
+    if not pools[name].serves(version):
+        versions = sorted(frozenset[str]().union(*(pools[each].versions for each in of_key)), key=order_of)
+        what = f"the pools of the label key {key} are for"
+        raise other_version(str(version), what, versions, named="the label key", asks=True)
+    return name, key
+
+
+def serving_pools(offer: Offer, wanted: Wanted, browser_type: str) -> list[str]:
+    """Returns the pools of this type that serve the client's version."""
+    of_type = ((name, pool) for name, pool in offer.pools.items() if pool.browser_type == browser_type)
+    return [name for name, pool in of_type if pool.serves(wanted.version)]
+
+
+def versions_of(offer: Offer, browser_type: str) -> list[str]:
+    """Returns the Playwright versions that the pools of this type serve, the oldest first."""
+    there = (pool.versions for pool in offer.pools.values() if pool.browser_type == browser_type)
+    return sorted(frozenset[str]().union(*there), key=order_of)
+
+
+def _labelled(offer: Offer, wanted: Wanted) -> tuple[LabelKey | None, str | None]:
+    """The key that serves the client's label key, and its pool: if there is one, a pool of the client's version."""
+    if not wanted.labels:
+        return None, None
+    fit = {name for name, pool in offer.pools.items() if pool.serves(wanted.version)}
+    key = offer.labels.serving(wanted.labels, wanted.own_type, fit)
+    pools = offer.labels.keys[key]
+    asked = wanted.pool if wanted.pool in pools else None
+    return key, asked or next((name for name in pools if name in fit), pools[0])
+
+
+def _named(offer: Offer, wanted: Wanted, name: str, key: LabelKey | None) -> str:
+    pool = offer.pools[name]
+    if wanted.protocol is Protocol.CDP:
+        check_browser_type(pool.browser_type)
+    if wanted.browser_type not in (None, pool.browser_type):
+        raise Refusal(
+            400,
+            f"pool {name} has {pool.browser_type} browsers, and {wanted.browser_type} is asked for: make them agree",
+        )
+    if not pool.serves(wanted.version):
+        what = f"pool {name}" if key is None else f"the label key {key} is served by pool {name}, which"
+        raise other_version(
+            str(wanted.version),
+            f"{what} is for",
+            sorted(pool.versions, key=order_of),
+            is_elsewhere=bool(serving_pools(offer, wanted, pool.browser_type)),
+            named="the label key" if key is not None else "?pool=",
+        )
+    return name
+
+
+def _of_type(offer: Offer, wanted: Wanted, identity: Identity) -> str:
+    chosen = wanted.browser_type or ("chromium" if wanted.protocol is Protocol.CDP else offer.default)
+    fit = serving_pools(offer, wanted, chosen)
+    if not fit and (versions := versions_of(offer, chosen)):
+        raise other_version(str(wanted.version), f"the {chosen} browsers of this grid are for", versions)
+    if not fit:
+        there = ", ".join(sorted({offered.browser_type for offered in offer.pools.values()})) or "none"
+        raise _no_such_browser(
+            f"this grid runs no {chosen} workers (it has: {there}): start it with --{chosen} 1 or more"
+        )
+    for_good = [name for name in fit if wanted.version == offer.pools[name].playwright] or fit
+    allowed = [name for name in for_good if may_use(identity, offer.pools[name])] or for_good
+    return chosen if chosen in allowed else allowed[0]
+
+
+def no_longer_for(pool: PoolView, version: str) -> Refusal:
+    """428: the last worker of the client's version has been replaced in the pool in whose line it waits."""
+    return other_version(version, f"pool {pool.name} is now for", sorted(pool.versions, key=order_of))
+
+
+def may_use(identity: Identity, pool: PoolView) -> bool:
+    """Whether the token may use this pool, or the one that it is made after."""
+    return identity.may_use(pool.name) or bool(pool.like and identity.may_use(pool.like))
 
 
 def asked_pool(parameters: Iterable[tuple[str, str]], pools: Mapping[str, PoolView]) -> str | None:

@@ -11,10 +11,18 @@ from websockets.exceptions import InvalidHandshake, InvalidHeader, InvalidMethod
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
+from pwgrid.common.playwright_version import minor_of_client
 from pwgrid.common.types import BROWSER_TYPES, BrowserType, Isolation, Protocol
 from pwgrid.proxy.policy.access import ANYBODY, DIRECT, Access, Identity, check_origin
 from pwgrid.proxy.policy.arrival import Address, Arrival
-from pwgrid.proxy.policy.choose_pool import asked_browser_type, asked_pool, choose_pool
+from pwgrid.proxy.policy.choose_pool import (
+    Offer,
+    Wanted,
+    asked_browser_type,
+    asked_pool,
+    choose_pool,
+    serving_pools,
+)
 from pwgrid.proxy.policy.devtools_request import (
     check_browser_type,
     is_devtools_path,
@@ -34,13 +42,11 @@ from pwgrid.proxy.policy.own_browser import (
     pool_with,
 )
 from pwgrid.proxy.policy.profile_request import asked_profile, not_with_lease
-from pwgrid.proxy.policy.refusal import CLIENT_URL, Refusal, bad_handshake, nothing_at
+from pwgrid.proxy.policy.refusal import CLIENT_URL, Refusal, bad_handshake, nothing_at, other_version
 from pwgrid.proxy.roster import PoolView
 
 CONNECT_HINT: Final = f"this is a Playwright grid: connect a Playwright client to {CLIENT_URL}"
 
-_PLAYWRIGHT_AGENT: Final = re.compile(r"Playwright/(\d+\.\d+)")
-_VERSION_CHARACTERS: Final = 20
 _WORKER_PATH: Final = re.compile(r"/playwright/(?P<type>[a-z]+)/(?P<id>[0-9a-f]+)\.(?P<secret>[0-9A-Za-z_-]+)")
 
 _LEASE_PATH: Final = re.compile(
@@ -69,13 +75,13 @@ class Policy:
 
     default_browser_type: BrowserType
     pools: Mapping[str, PoolView]
-    versions: frozenset[str]
-    """Playwright major.minor of the available workers; empty when none is known yet."""
     access: Access = field(default_factory=Access)
     labels: OfferedLabels = field(default_factory=OfferedLabels)
     launch: LaunchRules = field(default_factory=LaunchRules)
     pools_of_workers: Mapping[str, str] = field(default_factory=dict)
     """The name of each worker's pool, by the worker's id."""
+    versions_of_workers: Mapping[str, str] = field(default_factory=dict)
+    """Playwright major.minor of each worker, by the worker's id."""
     keep_max_s: float = 0.0
     """KEEP_MAX."""
     profiles: str = "auto"
@@ -160,14 +166,6 @@ def decide(
     if session_id and not is_new:
         return SessionPath(session_id, identity, keep_s)
     version = None if is_cdp else _client_version(headers)  # any version of a library speaks CDP
-    if version is not None and policy.versions and version not in policy.versions:
-        known = ", ".join(sorted(policy.versions))
-        raise Refusal(
-            428,
-            f"this client is Playwright {version[:_VERSION_CHARACTERS]}, the grid's browsers speak {known}: "
-            f"install Playwright {known} on the client, or upgrade the grid",
-            details={"versions": sorted(policy.versions)},
-        )
     profile_said = _said(headers, parameters, "profile")
     named = _WORKER_PATH.fullmatch(path)
     if named is None and not is_cdp and path not in ("", "/"):
@@ -177,26 +175,30 @@ def decide(
     browser_type = asked_browser_type(headers, parameters, named["type"] if named else None)
     if is_cdp:
         check_browser_type(browser_type or "")
-    labelled = policy.labels.serving(labels, _client_browser(headers)) if labels else None
-    asked, asks_for = asked_isolation(_said(headers, parameters, "isolation")), asked_pool(parameters, policy.pools)
+    asked, protocol = asked_isolation(_said(headers, parameters, "isolation")), _protocol(is_cdp=is_cdp)
     if is_cdp:
         check_isolation_of_cdp(asked)
-        for each in filter(None, (asks_for, policy.labels.keys[labelled] if labelled else None)):
-            check_browser_type(policy.pools[each].browser_type)
-    pool = choose_pool(
-        policy.pools,
-        policy.default_browser_type,
-        identity,
-        browser_type or ("chromium" if is_cdp else None),
-        asks_for,
-        policy.labels.keys[labelled] if labelled else None,
+    wanted = Wanted(
+        browser_type,
+        version if named is None else None,  # a named worker has its version
+        asked_pool(parameters, policy.pools),
+        labels,
+        _client_browser(headers),
+        protocol,
     )
+    offer = Offer(policy.pools, policy.default_browser_type, policy.labels)
+    pool, label_key = choose_pool(offer, wanted, identity)
     if named is None:
-        pool = pool_with(policy.pools, pool, asked, identity, is_named=bool(labelled or asks_for))
+        fit = policy.pools
+        if asked is Isolation.PROCESS:  # another pool may be taken: one that serves the client's version, too
+            fit = {each: fit[each] for each in serving_pools(offer, wanted, fit[pool].browser_type)}
+        pool = pool_with(fit, pool, asked, identity, is_named=bool(label_key or wanted.pool))
+    else:
+        _check_version_of(policy, named["id"], version, "the worker that the URL names is")
     offered = (policy.pool_of(named["id"]) if named else None) or policy.pools[pool]
     check(offered, asked)
     options = judged(headers, parameters, offered, policy.launch)
-    own = own_browser(offered, asked, options, asked_network(headers), protocol := _protocol(is_cdp=is_cdp))
+    own = own_browser(offered, asked, options, asked_network(headers), protocol)
     if (profile := asked_profile(profile_said, policy.profiles, identity, is_cdp=is_cdp)) is not None:
         assert own is not None  # each CDP client has one
         own = replace(own, profile=profile)
@@ -210,7 +212,7 @@ def decide(
         identity=identity,
         labels=labels,
         name=name,
-        label_key=str(labelled or ""),
+        label_key=str(label_key or ""),
         own=own,
         isolation=isolation_of(offered, own),
         protocol=protocol,
@@ -231,7 +233,7 @@ def _with_lease(
     local: Address,
     arrival: Arrival,
 ) -> LeasePath:
-    """Decides for a client with a lease. The secret in its path replaces a token, and its version is not checked."""
+    """Decides for a client with a lease. The secret in its path replaces a token."""
     policy.access.check_host(request.headers, local, arrival)
     check_origin(request.headers, policy.access.allowed_origins)
     _check_handshake(request)
@@ -246,7 +248,17 @@ def _with_lease(
         check_browser_type(browser_type)
     keep_s = kept_for_s(_said(request.headers, parameters, "keep"), policy.keep_max_s, is_cdp=is_cdp)
     protocol = _protocol(is_cdp=is_cdp)
+    if not is_cdp:
+        version = _client_version(request.headers)
+        _check_version_of(policy, lent["worker"], version, "the worker of this lease is")
     return LeasePath(browser_type, lent["worker"], lent["id"], lent["secret"], protocol=protocol, keep_s=keep_s)
+
+
+def _check_version_of(policy: Policy, worker_id: str, version: str | None, what: str) -> None:
+    """Raises Refusal if this worker is known to have another Playwright than the client."""
+    has = policy.versions_of_workers.get(worker_id)
+    if None not in (version, has) and version != has:
+        raise other_version(str(version), f"{what} for", [str(has)], named="it")
 
 
 def _own_with_lease(
@@ -330,10 +342,7 @@ def _check_handshake(request: Request) -> None:
 
 
 def _client_version(headers: Headers) -> str | None:
-    for agent in headers.get_all("user-agent"):
-        if match := _PLAYWRIGHT_AGENT.match(agent):
-            return match[1]
-    return None
+    return next(filter(None, map(minor_of_client, headers.get_all("user-agent"))), None)
 
 
 def _said(headers: Headers, parameters: Iterable[tuple[str, str]], what: str) -> str:

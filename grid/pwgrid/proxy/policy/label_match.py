@@ -7,7 +7,7 @@ keys the shortest is taken, and of these the first in the alphabet.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from pwgrid.common.label_keys import MIN_SEGMENTS, WILDCARD, LabelKey, LabelKeyError, parse
@@ -17,16 +17,17 @@ from pwgrid.proxy.policy.refusal import Refusal
 
 @dataclass(frozen=True, slots=True)
 class OfferedLabels:
-    """The label keys of pools, with the pools' names, and which of them may serve another key (the settings
-    BORROW_…)."""
+    """The label keys of pools, with the pools' names (one for each Playwright version), and which of them may serve
+    another key (the settings BORROW_…)."""
 
-    keys: Mapping[LabelKey, str] = field(default_factory=dict)
+    keys: Mapping[LabelKey, tuple[str, ...]] = field(default_factory=dict)
     trailing_fallback: bool = True
     prefix_expand: bool = True
     wildcards: bool = False
 
-    def serving(self, text: str, browser_type: BrowserType | None = None) -> LabelKey:
-        """Returns the key of a pool that serves the key `text`. `browser_type` is the client's own. Raises Refusal."""
+    def serving(self, text: str, browser_type: BrowserType | None = None, fit: Set[str] | None = None) -> LabelKey:
+        """Returns the key of a pool that serves the key `text`: of one of the pools `fit`, which have the client's
+        version, if there is such a key. `browser_type` is the client's own. Raises Refusal."""
         try:
             wanted = parse(text, wildcards=self.wildcards)
         except LabelKeyError as error:
@@ -34,7 +35,8 @@ class OfferedLabels:
         keys = [*self.keys]
         if wanted.browser_type is None and browser_type is not None:
             keys = [key for key in keys if key.browser_type == browser_type]
-        found = self.match(wanted, keys)
+        of_fit = keys if fit is None else [key for key in keys if not fit.isdisjoint(self.keys[key])]
+        found = self.match(wanted, of_fit) or self.match(wanted, keys)
         if found is None:
             known = sorted(map(str, self.keys), key=str.lower)
             listed = f"there are {', '.join(known)}" if known else "no pool of this grid has label keys"

@@ -97,6 +97,8 @@ def _pool(pool: PoolView, found: Mapping[str, Any]) -> dict[str, Any]:
         "reason": without_places(pool.reason) if pool.reason else None,
         "labels": list(pool.labels),
         "isolation": pool.isolation,
+        "playwright": pool.playwright,
+        "onDemand": pool.is_on_demand,
     }
 
 

@@ -2,7 +2,7 @@
 counted."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Final
@@ -12,7 +12,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Response
 
 from pwgrid.common.launch_failure import without_places
-from pwgrid.common.wording import counted
+from pwgrid.common.wording import counted, listed
 from pwgrid.settings.model import Settings
 
 CLIENT_URL: Final = "ws://<host>:<port>/?browser=chromium"
@@ -85,6 +85,7 @@ _SHORTER: Final = {
 """What the author of a request can do about its largest header; "" is the URL."""
 
 _HEADER_CHARACTERS: Final = 40
+_VERSION_CHARACTERS: Final = 20
 _ODD: Final = re.compile(r"[^a-z0-9_-]")
 
 
@@ -150,6 +151,33 @@ def no_such_lease(ended: str | None = None) -> Refusal:
     if ended is None:
         return Refusal(404, "there is no such lease (any more): it was returned, or has expired; borrow another one")
     return Refusal(404, f"this lease has ended ({ended}): borrow another one", details={"reason": ended})
+
+
+def other_version(
+    version: str, what: str, there: Sequence[str], *, is_elsewhere: bool = False, named: str = "", asks: bool = False
+) -> Refusal:
+    """428: the client's Playwright `version` has no worker. `what` says of whom it is told that they are "for" the
+    versions `there`, the newest last. `named` is what the client has to leave out to be served, or (not `is_elsewhere`)
+    what has to get another version. `asks`: the version is not the client's own, but that of a lease to come."""
+    version = version[:_VERSION_CHARACTERS]
+    who = f"Playwright {version} is asked for" if asks else f"this client is Playwright {version}"
+    add = f"pwgrid setup --playwright {version}"
+    details: dict[str, object] = {"versions": [*there]}
+    if is_elsewhere:
+        remedy = f"leave out {named}, since other pools are for it"
+    elif named:
+        remedy = f'have the grid\'s operator make a pool for it, with playwright = "{version}" in [[pools]]'
+    else:
+        details["command"] = add
+        remedy = f"have the grid's operator run `{add}`"
+    if not asks:
+        remedy = f"install Playwright {there[-1]} on the client, or {remedy}" if there else remedy
+    return Refusal(428, f"{who}, and {what} Playwright {listed(there)}: {remedy}", details=details)
+
+
+def not_on_demand(pool: str, reason: str) -> Refusal:
+    """503: the pool of this client's version starts on demand, and cannot now."""
+    return no_capacity(f"pool {pool}, which starts when a client comes, does not start now: {without_places(reason)}")
 
 
 def bad_handshake(error: str, headers: tuple[tuple[str, str], ...] = ()) -> Refusal:

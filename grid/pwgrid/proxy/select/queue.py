@@ -80,7 +80,7 @@ class Queue:
     def abandon(self, claim: Claim) -> None:
         """Ends the wait of a client that has left. A lease that is on its way is given back."""
         claim.abandoned = True
-        self._end_wait(claim, ClientGone())
+        self.end_wait(claim, ClientGone())
 
     def wake(self, pool: str | None = None) -> None:
         """Serves a line, or all, since a slot may have come free. Cheap when nobody waits."""
@@ -107,8 +107,12 @@ class Queue:
 
     def refuse(self, pool: str, refusal: Exception) -> None:
         """Ends all waits in the line of this pool with `refusal`."""
-        for claim in list(self._lines[pool]):
-            self._end_wait(claim, refusal)
+        for claim in self.waiting_in(pool):
+            self.end_wait(claim, refusal)
+
+    def waiting_in(self, pool: str) -> list[Claim]:
+        """Returns who waits in the line of this pool."""
+        return list(self._lines[pool])
 
     def reopen(self) -> None:
         """Undoes `close`."""
@@ -158,7 +162,8 @@ class Queue:
         if self._lines[claim.pool].leave(claim):
             self._count(claim, -1)
 
-    def _end_wait(self, claim: Claim, why: Exception) -> None:
+    def end_wait(self, claim: Claim, why: Exception) -> None:
+        """Ends the wait of one client with `why`."""
         self._leave(claim)
         if claim.granted is not None and not claim.granted.done():
             claim.granted.set_exception(why)
@@ -183,7 +188,7 @@ class Queue:
         hopeless: set[Hashable] = set()
         while not self._paused and (claim := line.first(hopeless)) is not None:
             if (refusal := claim.refusal()) is not None:
-                self._end_wait(claim, refusal)
+                self.end_wait(claim, refusal)
                 continue
             kind = line.kind(claim)
             slot = await self._select(claim)

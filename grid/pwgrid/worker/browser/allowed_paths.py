@@ -275,7 +275,7 @@ class Confinement:
 
     @property
     def _places(self) -> SearchPaths:
-        return SearchPaths({**self.environ, "HOME": str(self._home)})
+        return SearchPaths({**self.environ, "HOME": str(self._home)}, driver=self.browser.driver)
 
     def _proc(self) -> Iterator[str]:
         """A browser's sandbox writes into /proc/self what its user namespace is to be; Firefox always has one. Root

@@ -11,13 +11,17 @@ const { setTimeout: sleep } = require('node:timers/promises');
 
 const { boundBodies } = require('./client_bodies.cjs');
 const { judgeCertificates } = require('./client_certificates.cjs');
-const { ClientNetwork, connectNetworks } = require('./client_network.cjs');
+const { ClientNetwork } = require('./client_network.cjs');
 const { boundPatterns } = require('./client_patterns.cjs');
 const { boundComparisons } = require('./image_bounds.cjs');
 const { MemoryGiver } = require('./give_memory_back.cjs');
 const { judgeSize } = require('./message_bounds.cjs');
 const { ENDS_THE_SESSION, isWellFormed, judge, judgeNavigation } = require('./message_guard.cjs');
 const { override } = require('./override.cjs');
+const { browserTypeOf, overrideDownloads } = require('./playwright/browsers.cjs');
+const { closeToTheEnd } = require('./playwright/contexts.cjs');
+const { connectNetworks } = require('./playwright/servers.cjs');
+const { WaitInfo, waitInfoOf } = require('./playwright/wait_info.cjs');
 const { INTERNAL_ERROR } = require('./session.cjs');
 const { SessionDirectories } = require('./session_directories.cjs');
 
@@ -34,12 +38,6 @@ const UNDO = new Map([
   ['Target.createBrowserContext', { named: 'browserContextId', by: 'Target.disposeBrowserContext' }],
   ['Target.createTarget', { named: 'targetId', by: 'Target.closeTarget' }],
 ]);
-
-// Takes the place of a Playwright progress where nothing is to be aborted or has a time limit.
-const ENDLESS = {
-  race: promises => promises.length === 0 ? Promise.resolve() : Promise.race([promises].flat()),
-  signal: new AbortController().signal,
-};
 
 class Client {
   // `clients`: those of this browser server
@@ -63,6 +61,7 @@ class Client {
     this.reused = null; // its view of the browser, with a context for reuse of its own
     this.directory = '';
     this.hasDirectory = false; // made by us, and perhaps removed; else there may be one that Playwright has made
+    this.waits = new WaitInfo();
     this.judged = Promise.resolve(); // its last client certificates: one process at a time opens them
     // what the rules in message_guard.cjs read
     this.guard = clients.options.clientGuard;
@@ -80,6 +79,11 @@ class Client {
   allows(connection, message) {
     if (!isWellFormed(message)) {
       this.session.protocolError(MALFORMED);
+      return false;
+    }
+    const info = waitInfoOf(message);
+    if (info && !this.waits.takes(info)) {
+      connection.onmessage({ id: message.id });
       return false;
     }
     const certificates = message.params?.clientCertificates;
@@ -242,12 +246,7 @@ class Client {
         this.madeOverCdp.delete(context._browserContextId);
         withoutVideo(context);
       });
-      // Playwright would leave a context half closed whose `close` it ends, and wait for ever when it closes it again.
-      override(context, 'close', (close, progress, ...rest) => {
-        if (typeof progress?.race !== 'function') // 1.58 has none here, and does not end it
-          return this.track(close(progress, ...rest));
-        return progress.race(this.track(close({ ...progress, ...ENDLESS }, ...rest)));
-      });
+      closeToTheEnd(context, closed => this.track(closed));
       return context;
     }));
   }
@@ -336,7 +335,7 @@ class Client {
 class Clients {
   // `unitOf(browser)` returns the unit of Playwright's browser. `hooks`: onCall(client, message) and onAnswer(client, message) for what
   // a client asks and gets, onGone(client), and onConnectionError(client, error)
-  constructor(playwright, internals, options, loopbackPorts, unitOf, hooks) {
+  constructor(driver, options, loopbackPorts, unitOf, hooks) {
     this.options = options;
     this.loopbackPorts = loopbackPorts;
     this.unitOf = unitOf;
@@ -346,9 +345,10 @@ class Clients {
     this.navigates = false; // navigations are judged
     this.directories = new SessionDirectories(options.sessionsDirectory);
     this.byDirectory = new Map(); // clients that have one
-    this.wrapDispatcher(playwright._connection.toImpl(playwright._connection));
+    this.wrapDispatcher(driver.connection);
     this.wrapSpawn();
-    this.SocksProxy = connectNetworks(internals, () => this.running.getStore()?.network);
+    this.SocksProxy = driver.SocksProxy;
+    connectNetworks(driver, () => this.running.getStore()?.network?.socksProxy);
     this.memory = new MemoryGiver();
     this.ownBodies = boundBodies(() => this.running.getStore());
     boundPatterns(() => this.inWork(), client => client.session.end('grid', TOO_MUCH_WORK));
@@ -445,9 +445,9 @@ class Clients {
     Object.defineProperty(browser.options, 'tracesDir', { get: () => this.nameDirectoryOf(client(), artifactsDir) });
     // Each context reads it, too. Chromium makes it for the first download; and where stock Firefox gives a file the name that its
     // page wants, it shall meet no file of another client.
-    const downloads = browser.options.browserType === 'chromium' ? 'nameDirectoryOf' : 'directoryOf';
+    const downloads = browserTypeOf(browser) === 'chromium' ? 'nameDirectoryOf' : 'directoryOf';
     Object.defineProperty(browser.options, 'downloadsPath', { get: () => this[downloads](client(), artifactsDir) });
-    override(browser, 'downloadCreated', (made, page, ...rest) => // by an event of the browser
+    overrideDownloads(browser, (made, page, ...rest) => // by an event of the browser
       this.running.run(page.browserContext[kClient], () => made(page, ...rest)));
     this.ownMakers(unit, browser, artifactsDir);
     const { newContextForReuse, contextForReuse } = browser;

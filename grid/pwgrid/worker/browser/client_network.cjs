@@ -20,15 +20,4 @@ class ClientNetwork {
   }
 }
 
-// Lets Playwright's server find the network of the client whose connection it makes; `networkOf()` returns it, if it has one. Returns the
-// class of such proxies.
-function connectNetworks({ PlaywrightServer, SocksProxy }, networkOf) {
-  const { prototype } = PlaywrightServer;
-  const { _initPreLaunchedBrowserMode: init } = prototype;
-  prototype._initPreLaunchedBrowserMode = async function(...args) {
-    return { ...await init.apply(this, args), socksProxy: networkOf()?.socksProxy };
-  };
-  return SocksProxy;
-}
-
-module.exports = { ClientNetwork, connectNetworks };
+module.exports = { ClientNetwork };

@@ -18,7 +18,6 @@ from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.common.types import Isolation
 from pwgrid.installed import confine_setting
 from pwgrid.installed.browsers import FoundBrowser
-from pwgrid.installed.driver import own_driver
 from pwgrid.installed.headed import find_xvfb
 from pwgrid.runtime.display_sockets import make_place
 from pwgrid.settings.model import Settings
@@ -28,6 +27,9 @@ from pwgrid.worker.browser.health import CANARY_TRIES, HealthTimes
 from pwgrid.worker.close_texts import close_texts
 
 LAUNCHER: Final = Path(__file__).with_name("launcher.cjs")
+
+CHECK_DRIVER: Final = Path(__file__).with_name("playwright") / "check_driver.cjs"
+"""A program that gets the directory of a driver's code, and prints what that lacks, a JSON list."""
 
 _SOCKET_PATH_BYTES: Final = 107
 
@@ -107,7 +109,7 @@ class LaunchSpec:
             return None
         return replace(confinement, environ={**confinement.environ, **variables}, has_own_display=True)
 
-    def options(self, playwright_core: Path) -> str:
+    def options(self) -> str:
         """The launcher's options, as JSON."""
         settings, pool, confinement = self.settings, self.pool, self.confinement
         times = HealthTimes.of(settings)
@@ -125,7 +127,7 @@ class LaunchSpec:
                 "firefoxUserPrefs": _FIREFOX_PREFS,
                 "socketPath": str(self.socket_path),
                 "inWork": str(in_work(self.directory)),
-                "playwrightCore": str(playwright_core),
+                "playwrightCore": str(self.browser.driver.core),
                 "pingTimeoutS": settings.session_ping_timeout,
                 "idleTimeoutS": settings.session_idle_timeout,
                 "maxBufferedBytes": settings.session_max_buffered_mib * 1024 * 1024,
@@ -188,7 +190,7 @@ def spawn(spec: LaunchSpec, ipc_child: socket.socket) -> subprocess.Popen[bytes]
             f"its socket's path is longer than {_SOCKET_PATH_BYTES} bytes: set PWGRID_RUNTIME_DIR to a shorter one",
             spec.browser.browser_type,
         )
-    driver = own_driver()
+    driver = spec.browser.driver
     with contextlib.suppress(BrowserMissing, OSError):
         find_xvfb()
         make_place()  # before Node starts: what is not there yet it may never use
@@ -201,7 +203,7 @@ def spawn(spec: LaunchSpec, ipc_child: socket.socket) -> subprocess.Popen[bytes]
         **spec.environment(),
         "NODE_CHANNEL_FD": str(ipc_child.fileno()),
         "NODE_CHANNEL_SERIALIZATION_MODE": "json",
-        "PWGRID_LAUNCH": spec.options(driver.core),
+        "PWGRID_LAUNCH": spec.options(),
     }
     sockets = [spec.socket_path, *([spec.live_view] if spec.live_view else [])]
     confinement = spec.confinement

@@ -41,7 +41,9 @@ const { ErrorCounts } = require('./error_counts.cjs');
 const { serveLiveView } = require('./live_view.cjs');
 const { OwnBrowsers } = require('./own_browsers.cjs');
 const { PlaywrightConnection } = require('./playwright_front.cjs');
-const { internalsOf, watchServers } = require('./playwright_internals.cjs');
+const { loadDriver } = require('./playwright/driver.cjs');
+const { watchServers } = require('./playwright/servers.cjs');
+const { succeedAtOptional } = require('./playwright/stock_firefox.cjs');
 const { INTERNAL_ERROR, Session } = require('./session.cjs');
 const { watchTimeouts } = require('./session_timeouts.cjs');
 const { Unit } = require('./unit.cjs');
@@ -277,22 +279,20 @@ function endAll(by, kind, code) {
 
 async function launch() {
   wrapListening();
-  if (options.channel.startsWith('moz-firefox'))
-    shimBidi(require(path.join(options.playwrightCore, 'lib', 'utilsBundle')));
   confineProcesses(options, () => launching.getStore());
-  const playwright = require(options.playwrightCore);
-  const { version } = require(path.join(options.playwrightCore, 'package.json'));
-  const internals = internalsOf(options.playwrightCore);
-  watchServers(internals, browser => { launching.getStore().browser = browser; });
-  cdpServer = CdpConnection.server(internals.WebSocketServer);
+  const driver = loadDriver(options.playwrightCore);
+  if (options.channel.startsWith('moz-firefox'))
+    succeedAtOptional(driver);
+  watchServers(driver, browser => { launching.getStore().browser = browser; });
+  cdpServer = CdpConnection.server(driver.WebSocketServer);
   loopbackPorts = new LoopbackPorts((times, uid) => say({ say: 'refused', times, uid }));
-  clients = new Clients(playwright, internals, options, loopbackPorts, browser => units.get(browser.options.browserProcess.process), {
+  clients = new Clients(driver, options, loopbackPorts, browser => units.get(browser.options.browserProcess.process), {
     onCall: (client, message) => client.unit.signs?.began(client, message),
     onAnswer: (client, message) => client.unit.signs?.answered(client, message),
     onGone: client => client.unit.signs?.gone(client),
     onConnectionError: (client, error) => errors.note('client', error, client.session.id),
   });
-  browserType = playwright[options.browserType];
+  browserType = driver.playwright[options.browserType];
   own = new OwnBrowsers({
     launch: (wished, profile) => launchUnit(false, wished, profile),
     warmUp: unit => tryBrowser(unit, options.launchTimeoutS * 1000),
@@ -305,7 +305,7 @@ async function launch() {
     shared = unit;
   const { pid } = process, browserPid = unit.process.pid;
   const browserVersion = await tryBrowser(unit, options.launchTimeoutS * 1000);
-  ready = { say: 'ready', pid, browserPid, browserVersion, playwrightVersion: version };
+  ready = { say: 'ready', pid, browserPid, browserVersion, playwrightVersion: driver.version };
   if (!shared)
     own.add(unit);
 }
@@ -491,37 +491,6 @@ function wrapListening() {
     if (this instanceof http.Server || typeof port !== 'number' || host !== '127.0.0.1' || !client)
       throw new Error('this grid lets no client open a port or socket on its host');
     return loopbackPorts.listen(this, client.unit, ...rest);
-  };
-}
-
-// Stock Firefox up to 158 does not know a command without which playwright makes no context. Where the browser answers
-// `unknown command`, playwright gets an empty success instead.
-function shimBidi(utils) {
-  const OPTIONAL = 'emulation.setMediaFeaturesOverride';
-  const { send, emit } = utils.ws.prototype;
-  const pending = new Set();
-  let unknown = false;
-  const succeed = id => Buffer.from(JSON.stringify({ type: 'success', id, result: {} }));
-  utils.ws.prototype.send = function(data, ...rest) {
-    if (this._isServer || typeof data !== 'string' || !data.includes(OPTIONAL))
-      return send.call(this, data, ...rest);
-    const { id, method } = JSON.parse(data);
-    if (method !== OPTIONAL)
-      return send.call(this, data, ...rest);
-    if (unknown)
-      return void process.nextTick(() => emit.call(this, 'message', succeed(id), false));
-    pending.add(id);
-    return send.call(this, data, ...rest);
-  };
-  utils.ws.prototype.emit = function(event, data, ...rest) {
-    if (event === 'message' && pending.size && !this._isServer) {
-      const { id, error } = JSON.parse(data.toString());
-      if (pending.delete(id) && error === 'unknown command') {
-        unknown = true;
-        return emit.call(this, event, succeed(id), false);
-      }
-    }
-    return emit.call(this, event, data, ...rest);
   };
 }
 

@@ -9,6 +9,8 @@
 const fs = require('node:fs');
 const net = require('node:net');
 
+const { hasOwnSessions, whyNotShown } = require('./playwright/screencasts.cjs');
+
 const { listen } = net.Server.prototype; // as it is before launcher.cjs keeps clients from listening
 
 const JSON_KIND = 0;
@@ -28,7 +30,6 @@ const SETTLED = 3; // frame times without a frame: the browser may have left out
 const SIZE = { width: 1280, height: 800 };
 const QUALITY = 60;
 const CLOCK_SET_BACK_S = 1;
-const TOO_OLD = 'this version of Playwright shows nobody a page of this browser: 1.63 or later does';
 
 // `pagesOf(sessionId)`: that session's pages by id; null when there is no such session (any more).
 function serveLiveView(socketPath, browserType, pagesOf) {
@@ -124,7 +125,7 @@ class Viewer {
       this.chosen = '';
     const id = this.chosen || [...pages.keys()].at(-1) || '';
     const page = pages.get(id) ?? null;
-    const why = page ? whyNot(page) : '';
+    const why = page ? whyNotShown(page) : '';
     const listed = [...pages].slice(-MOST_PAGES).map(([key, each]) => ({ id: key, url: each.mainFrame().url().slice(0, MOST_URL) }));
     const list = JSON.stringify({ pages: listed, page: id, why });
     if (list !== this.listed && this.socket.writableLength <= MOST_UNREAD_BYTES)
@@ -342,18 +343,6 @@ class SharedCast extends Cast {
     delete screencast.addClient;
     screencast.removeClient(this.client);
   }
-}
-
-function hasOwnSessions({ browserContext }) {
-  return typeof browserContext?.newCDPSession === 'function';
-}
-
-// Why nobody can be shown the page; empty when it can be. Until 1.61 a stock Firefox had a `startScreencast() {}`.
-function whyNot(page) {
-  if (hasOwnSessions(page))
-    return '';
-  const { screencast, delegate } = page;
-  return typeof screencast?.addClient !== 'function' || /\{\s*\}$/.test(delegate.startScreencast) ? TOO_OLD : '';
 }
 
 module.exports = { serveLiveView };

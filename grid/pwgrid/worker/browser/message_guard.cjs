@@ -17,7 +17,11 @@ const CALL_ID = /^[\w@:-]{1,64}$/; // names files of a context's trace, so it mu
 // A rule gets the parameters and the client: { guard, isShared, blocksFileUrls, ownsTracing }, with what cdp_methods.cjs reads for a CDP
 // session. It returns [why not, what would allow it], ENDS_THE_SESSION, or null.
 const RULES = new Map([
-  ['showRecorder', (_, client) => atMost('off', client, 'it starts another browser on the host')],
+  ['showRecorder', recorder],
+  ['enableRecorder', recorder], // its name until 1.63
+  ['agent', (_, client) => atMost('off', client, 'it reads and writes files of the host')], // of 1.58
+  ['devices', () => ['it reaches devices of the host', NOTHING]], // 1.60 and later refuse these two themselves
+  ['newRequest', () => ['requests are those of a context', NOTHING]],
   ['saveAs', (_, client) => atMost('off', client, 'it writes a file of the host, and saveAsStream sends it to the client')],
   ['pathAfterFinished', (_, client) => atMost('off', client, 'it tells a path of the host, and saveAsStream sends the file')],
   ['startServer', () => [NO_PORT, NOTHING]],
@@ -55,6 +59,10 @@ function isWellFormed(message) {
     && typeof message.method === 'string' && ['string', 'number', 'undefined'].includes(typeof message.id)
     && (message.id === undefined || CALL_ID.test(message.id))
     && (message.method !== '__abort__' || typeof message.params === 'object' && message.params !== null);
+}
+
+function recorder(_, client) {
+  return atMost('off', client, 'it starts another browser on the host');
 }
 
 function named({ name }, client) {

@@ -11,10 +11,11 @@ export function showGrid(state, act) {
   const { grid, pools, workers, queue } = state.tables;
   showHead(grid);
   showFigures(grid, pools, workers, queue);
+  const hasVersions = new Set(Object.values(pools).map(pool => pool.playwright)).size > 1;
   const items = Object.entries(pools).map(([name, pool]) => {
     const own = Object.entries(workers).filter(([, worker]) => worker.pool === name);
     own.sort(([a, x], [b, y]) => (x.startedAt ?? Infinity) - (y.startedAt ?? Infinity) || (a < b ? -1 : 1));
-    return [name, { pool, own, operator: state.operator }];
+    return [name, { pool, own, operator: state.operator, hasVersions }];
   });
   keyed(byId('pools'), items, name => makePool(name, act), updatePool);
   showQueue(queue);
@@ -75,20 +76,22 @@ function makePool(name, act) {
   return Object.assign(element, { name, act, wanted, form });
 }
 
-function updatePool(element, { pool, own, operator }) {
+function updatePool(element, { pool, own, operator, hasVersions }) {
   const slots = own.filter(([, worker]) => worker.status === 'available').reduce((sum, [, worker]) => sum + worker.slots, 0);
   const active = own.reduce((sum, [, worker]) => sum + worker.active, 0);
   const more = [['starting', pool.starting], ['spare', pool.spare], ['draining', pool.draining]]
     .filter(([, count]) => count).map(([word, count]) => `, ${count} ${word}`).join('');
   const isolation = (pool.isolation ?? 'context') === 'context' ? '' : `isolation ${pool.isolation}`;
-  const kind = [pool.browserType === element.name ? '' : pool.browserType, isolation].filter(Boolean).join(', ');
+  const version = hasVersions && pool.playwright ? `Playwright ${pool.playwright}` : '';
+  const kind = [pool.browserType === element.name ? '' : pool.browserType, version, pool.onDemand ? 'on demand' : '', isolation]
+      .filter(Boolean).join(', ');
   const cut = pool.drainTimeouts ? `, ${plural(pool.drainTimeouts, 'drain')} cut sessions` : '';
   set(element.querySelector('.words'), {
     text: `${kind && kind + ': '}${pool.available ?? 0} of ${plural(pool.wanted ?? 0, 'worker')} available${more}; `
       + `${active} of ${plural(slots, 'slot')} taken${cut}`,
   });
   set(element.querySelector('.reason'), { text: pool.reason ?? '', hidden: !pool.reason });
-  element.form.hidden = !operator;
+  element.form.hidden = !operator || Boolean(pool.onDemand);  // it has the workers that its clients need
   if (document.activeElement !== element.wanted)
     element.wanted.value = pool.wanted ?? 0;
   const most = Math.max(1, ...own.map(([, worker]) => worker.memoryMib ?? 0));

@@ -1,0 +1,184 @@
+"""Pools that start on demand: real master, proxy and workers. Only the browser servers are fake, and the drivers of the
+other versions have no code but their names."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pwgrid.settings.own_playwright import own_minor
+from tests.support.fake_drivers import fake_drivers
+from tests.support.grid import Grid, eventually, running_grid
+from tests.support.raw import connect, goes_on, head
+
+OLD, OLDER = "1.58", "1.57"
+POOL = f"chromium-{OLD}"
+IDLE_S = 5.0
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture(scope="module")
+def grid(place: Path) -> Iterator[Grid]:
+    environment = {
+        "DRIVERS_DIR": str(fake_drivers(place / "drivers", f"{OLD}.0")),
+        "ON_DEMAND_IDLE": str(IDLE_S),
+        "MAX_CONCURRENT_SESSIONS": "2",
+        "FAKE_START_HELD_BY": str(place / "held"),
+        "FAKE_FAIL_START": "the browser is broken",
+        "FAKE_FAIL_WHILE": str(place / "broken"),
+    }
+    with running_grid("--chromium", "2", environment=environment, fake=True) as grid:
+        yield grid
+
+
+def client(stack: contextlib.ExitStack, grid: Grid, version: str, target: str = "/") -> socket.socket:
+    """A client of this Playwright has asked for a browser."""
+    sock = stack.enter_context(connect(grid.port))
+    sock.sendall(head(target=target, User_Agent=f"Playwright/{version}.0 (x64; debian 12) node/24.0"))
+    return sock
+
+
+def answer(sock: socket.socket) -> str:
+    sock.settimeout(60.0)
+    return sock.recv(65536).decode()
+
+
+def is_served(sock: socket.socket) -> bool:
+    return answer(sock).startswith("HTTP/1.1 101 ") and goes_on(sock)
+
+
+def pool(grid: Grid, name: str = POOL) -> dict[str, Any]:
+    found: dict[str, Any] = next(each for each in grid.ask("status")["pools"] if each["name"] == name)
+    return found
+
+
+def workers(grid: Grid) -> list[dict[str, Any]]:
+    return [worker for worker in grid.ask("status")["workers"] if worker["pool"] == POOL]
+
+
+def is_idle(grid: Grid) -> bool:
+    return not workers(grid) and pool(grid)["wanted"] == 0
+
+
+def names(grid: Grid) -> list[str]:
+    return [each["name"] for each in grid.ask("status")["pools"]]
+
+
+def api(grid: Grid, path: str) -> Any:
+    return json.loads(grid.get(path)[2])
+
+
+def test_the_first_client_of_a_version_starts_its_pool_which_ends_when_nobody_uses_it(grid: Grid) -> None:
+    assert grid.get("/health/ready")[0] == 200
+    assert [(each["name"], each["wanted"], each["onDemand"]) for each in api(grid, "/v1/pools")["pools"]] == [
+        ("chromium", 2, False),
+        ("firefox", 0, False),
+        ("webkit", 0, False),
+        (POOL, 0, True),
+    ]
+    with contextlib.ExitStack() as stack:
+        first = [client(stack, grid, OLD) for _ in range(2)]
+        newest = client(stack, grid, own_minor())
+        unknown = stack.enter_context(connect(grid.port))
+        unknown.sendall(head(User_Agent="curl/8"))
+        assert all(map(is_served, [newest, unknown, *first]))
+        assert [worker["playwrightVersion"] for worker in workers(grid)] == [f"{OLD}.0"]  # one for both
+        assert api(grid, "/v1/capacity")["versions"][OLD] == {"slots": 2, "busy": 2, "waiting": 0, "spare": 0}
+        versions = {each["pool"]: each["playwrightVersion"] for each in api(grid, "/v1/workers")["workers"]}
+        assert versions[POOL] == f"{OLD}.0"
+        # All its slots are taken: it grows, up to the number of workers of the pool that it is made after.
+        third = client(stack, grid, OLD)
+        assert is_served(third)
+        assert len(workers(grid)) == 2
+        more = [client(stack, grid, OLD) for _ in range(2)]
+        assert is_served(more[0])
+        third.close()
+        assert is_served(more[1])
+        assert (pool(grid)["wanted"], pool(grid)["available"]) == (2, 2)
+        assert grid.command("scale", f"{POOL}=3").returncode
+    eventually(lambda: is_idle(grid), f"{POOL} has ended")
+    assert grid.get("/health/ready")[0] == 200
+
+
+def test_a_version_that_is_not_there_hears_which_ones_are_and_how_it_is_added(grid: Grid) -> None:
+    with contextlib.ExitStack() as stack:
+        said = answer(client(stack, grid, OLDER))
+        named = answer(client(stack, grid, OLD, "/?pool=chromium"))
+    assert said.startswith("HTTP/1.1 428 ")
+    body = json.loads(said.partition("\r\n\r\n")[2])
+    assert body["versions"] == [OLD, own_minor()]
+    assert body["command"] == f"pwgrid setup --playwright {OLDER}"
+    assert named.startswith("HTTP/1.1 428 ")
+    assert "leave out ?pool=" in named
+
+
+def test_a_pool_that_cannot_start_says_why_and_is_tried_again_later(grid: Grid, place: Path) -> None:
+    (place / "broken").touch()
+    with contextlib.ExitStack() as stack:
+        waiting = [client(stack, grid, OLD) for _ in range(3)]
+        answers = [*map(answer, waiting)]
+        (place / "broken").unlink()
+        for said in answers:
+            assert said.startswith("HTTP/1.1 503 ")
+            assert "retry-after:" in said.lower()
+            assert f"pool {POOL}, which starts when a client comes, does not start now: " in said
+            assert "the browser is broken" in said
+        eventually(lambda: pool(grid)["reason"] is None, "the pool may be tried again")
+        assert is_served(client(stack, grid, OLD))
+    eventually(lambda: is_idle(grid), f"{POOL} has ended")
+
+
+def test_a_master_that_is_killed_leaves_its_pools_on_demand_to_the_next_one(grid: Grid, place: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        served = client(stack, grid, OLD)
+        assert is_served(served)
+        had = [worker["id"] for worker in workers(grid)]
+        grid.kill_master()
+        grid.start_again()
+        assert goes_on(served)
+        assert [worker["id"] for worker in workers(grid)] == had
+        assert pool(grid)["wanted"] == 1
+        served.close()
+        eventually(lambda: is_idle(grid), f"{POOL} has ended")
+
+        (place / "held").touch()
+        waiting = [client(stack, grid, OLD) for _ in range(2)]
+        eventually(lambda: [worker["status"] for worker in workers(grid)] == ["starting"], "its worker starts")
+        os.kill(workers(grid)[0]["pid"], signal.SIGKILL)  # the first restart is at once
+        eventually(lambda: "starting" in {worker["status"] for worker in workers(grid)}, "another one starts")
+        grid.kill_master()
+        grid.start_again()
+        (place / "held").unlink()
+        assert all(map(is_served, waiting))
+        assert [worker["status"] for worker in workers(grid)].count("available") == 1
+    eventually(lambda: is_idle(grid), f"{POOL} has ended")
+
+
+def test_a_running_grid_finds_what_was_installed_and_removed_meanwhile(grid: Grid, place: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        old = client(stack, grid, OLD)
+        assert is_served(old)
+        fake_drivers(place / "drivers", f"{OLDER}.1")
+        shutil.rmtree(place / "drivers" / f"{OLD}.0")
+        eventually(lambda: f"chromium-{OLDER}" in names(grid), "there is a pool of the new version")
+        assert is_served(client(stack, grid, OLDER))
+        eventually(lambda: pool(grid)["removed"], "the pool of the removed version takes nobody")
+        assert answer(client(stack, grid, OLD)).startswith("HTTP/1.1 428 ")
+        assert goes_on(old)  # it has the time of a recycle
+        old.close()
+        eventually(lambda: not workers(grid), "the last worker of the removed version has ended")
