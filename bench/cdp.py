@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import itertools
 import json
+import subprocess
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,11 +22,13 @@ from websockets.sync.client import ClientConnection, connect
 from bench.evaluate import MAKE_TEXT, SIZE
 from bench.harness import Options, Row, at_most, cpu_us, progress
 from bench.own import PAGE, REFILLED_S, WARM
-from bench.servers import chromium, grid_of, pids_of
+from bench.servers import chromium, driver, grid_of, pids_of
 from tests.support.grid import Grid, eventually
 
 AT_A_TIME = 50
 """Small commands before the other side's turn."""
+
+_BRIDGE = Path(__file__).with_name("ws_bridge.cjs")
 
 
 class Client:
@@ -69,8 +73,8 @@ class Client:
 
 
 def run(options: Options) -> list[Row]:
-    with grid_of(environment={"ISOLATION": "browser"}) as grid, devtools_port() as port:
-        rows = _evaluates(grid, port, options)
+    with grid_of(environment={"ISOLATION": "browser"}) as grid, devtools_port() as port, bare_bridge() as bridge:
+        rows = _evaluates(grid, port, bridge, options)
     with grid_of(environment={"ISOLATION": "browser", "WARM_BROWSERS": str(WARM)}) as grid:
         return [*rows, asyncio.run(_first_pages(grid, options))]
 
@@ -98,14 +102,42 @@ def _port_file() -> Path | None:
     return None
 
 
-def _evaluates(grid: Grid, port: str, options: Options) -> list[Row]:
+@contextlib.contextmanager
+def bare_bridge() -> Iterator[str]:
+    """The endpoint of a bare bridge of `ws` to the pipe of a Chromium, with the flags of the one at `devtools_port`."""
+    flags = next(
+        command
+        for command in (process.cmdline() for process in psutil.Process().children(recursive=True))
+        if "--remote-debugging-port=0" in command and "--remote-debugging-pipe" in command
+    )
+    left_out = ("--remote-debugging-port=", "--user-data-dir=", "--no-startup-window")
+    with tempfile.TemporaryDirectory(prefix="pwb-", dir="/tmp", ignore_cleanup_errors=True) as directory:
+        command = [*(each for each in flags if not each.startswith(left_out)), f"--user-data-dir={directory}"]
+        bridge = subprocess.Popen(
+            [driver().node, str(_BRIDGE), str(driver().core), *command, "about:blank"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert bridge.stdin is not None
+        assert bridge.stdout is not None
+        try:
+            yield bridge.stdout.readline().strip()
+        finally:
+            bridge.stdin.close()
+            bridge.wait()
+            bridge.stdout.close()
+
+
+def _evaluates(grid: Grid, port: str, bridge: str, options: Options) -> list[Row]:
     proxy = pids_of(grid)["proxy"]
-    small: dict[str, list[float]] = {"grid": [], "direct": []}
-    large: dict[str, list[float]] = {"grid": [], "direct": []}
+    endpoints = {"direct": port, "bridge": bridge, "grid": f"{grid.endpoint}/cdp"}
+    small: dict[str, list[float]] = {side: [] for side in endpoints}
+    large: dict[str, list[float]] = {side: [] for side in endpoints}
     with contextlib.ExitStack() as stack:
         sides = {
             side: Client(stack.enter_context(connect(endpoint, compression=None, max_size=None)))
-            for side, endpoint in (("direct", port), ("grid", f"{grid.endpoint}/cdp"))
+            for side, endpoint in endpoints.items()
         }
         for client in sides.values():
             client.evaluate(f"({MAKE_TEXT})({SIZE})")
@@ -113,23 +145,37 @@ def _evaluates(grid: Grid, port: str, options: Options) -> list[Row]:
             client.take_large()
         before = cpu_us(proxy)
         for number in range(options.pick(60, 4)):
-            for side in ("direct", "grid") if number % 2 else ("grid", "direct"):
+            for side in _turn(endpoints, number):
                 small[side].append(sides[side].take_small())
         for number in range(options.pick(40, 4)):
-            for side in ("direct", "grid") if number % 2 else ("grid", "direct"):
+            for side in _turn(endpoints, number):
                 large[side].append(sides[side].take_large())
         used = cpu_us(proxy) - before
     return [
         _row("evaluate('1') over CDP, median", small, 1.2, 3),
+        _bridge_row("the same by a bare bridge of ws and pipe", small, 3),
         _row("a result of 4 MiB over CDP, median", large, 0.9, 1),
+        _bridge_row("the same by a bare bridge of ws and pipe", large, 1),
         Row("CPU of the proxy meanwhile", f"{used:.0f} µs", "", "", *at_most(used, 20_000, " µs")),
     ]
+
+
+def _turn(sides: Iterable[str], number: int) -> list[str]:
+    """The sides in the order of this round: each is the first as often as the others, with either neighbour."""
+    order = [*sides]
+    turned = order[number % len(order) :] + order[: number % len(order)]
+    return turned if number % 2 else turned[::-1]
 
 
 def _row(what: str, times: dict[str, list[float]], limit: float, digits: int) -> Row:
     grid, direct = median(times["grid"]), median(times["direct"])
     target = at_most(grid / direct, limit, " ×")
     return Row(what, f"{grid:.{digits}f} ms", f"{direct:.{digits}f} ms direct", f"{grid / direct:.3f} ×", *target)
+
+
+def _bridge_row(what: str, times: dict[str, list[float]], digits: int) -> Row:
+    bridge, direct = median(times["bridge"]), median(times["direct"])
+    return Row(what, f"{bridge:.{digits}f} ms bridge", f"{direct:.{digits}f} ms direct", f"{bridge / direct:.3f} ×")
 
 
 async def _first_pages(grid: Grid, options: Options) -> Row:
@@ -177,7 +223,8 @@ async def _done(browser: Browser, started: float) -> float:
 
 
 COMPARES = (
-    "Commands of a client with few messages to a page: through the grid, and at a DevTools port of a Chromium with the "
-    "same flags; both take turns. Then sessions of Playwright for Python in turn, each with a browser of its own that "
-    "was warm: over CDP and in Playwright's protocol."
+    "Commands of a client with few messages to a page: through the grid, at a DevTools port of a Chromium with the "
+    "same flags, and through a bridge of ws to a pipe that does nothing else (what a hop through Node costs by "
+    "itself); all take turns. Then sessions of Playwright for Python in turn, each with a browser of its own that was "
+    "warm: over CDP and in Playwright's protocol."
 )

@@ -180,6 +180,7 @@ def borrow(  # noqa: PLR0913 - keywords, each of which may be left out
     run_id: str | None = None,
     ttl_s: float | None = None,
     isolation: str | None = None,
+    profile: str | None = None,
     playwright: str | None = None,
     grid: str | None = None,
     token: str | None = None,
@@ -188,7 +189,8 @@ def borrow(  # noqa: PLR0913 - keywords, each of which may be left out
 
     `run` and `run_id` name the test run; runs take turns in the grid's line. `ttl_s`: seconds after which the lease
     ends if it is not given back. `isolation`: "browser" for a browser that nobody shares. `playwright`: the version of
-    the client that will come, like "1.58", where the label key has pools of several versions. `grid`: its URL,
+    the client that will come, like "1.58", where the label key has pools of several versions. `profile`:
+    what the browser behind `cdp_endpoint` starts with, and is saved. `grid`: its URL,
     http://host:8080 or ws://host:8080/?token=…, behind a reverse proxy also https://user:password@host/path; by default
     PWGRID_WS_ENDPOINT or PWGRID_URL, else this host. `token`: by default that of the URL, else PWGRID_TOKEN.
 
@@ -203,6 +205,7 @@ def borrow(  # noqa: PLR0913 - keywords, each of which may be left out
         "runId": run_id,
         "ttlSeconds": None if ttl_s is None else int(ttl_s),
         "isolation": isolation,
+        "profile": profile,
         "playwright": playwright,
     }
     return Borrowing(server, {name: value for name, value in wish.items() if value is not None})

@@ -25,7 +25,7 @@ from tests.conftest import counters_are_exact, need
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually_async, running_grid
 from tests.support.http_server import serving
 from tests.support.kill_table_row import STEADY, comes_out_exact
-from tests.support.leases import request
+from tests.support.leases import CHROMIUM, borrow, give_back, lease_now, request
 from tests.support.recipes import recipe
 
 ENVIRONMENT = {**STEADY, "PROFILES": "on", "PROFILE_MAX_MIB": "4", "PROFILES_MAX": "3", "DRAIN_TIMEOUT": "120"}
@@ -62,7 +62,8 @@ def exact_grid(profiles: Path) -> Iterator[Grid]:
 @contextmanager
 def profiled(profiles: Path, **more: str) -> Iterator[Grid]:
     need("chromium")
-    with running_grid("--chromium", "1", environment={**ENVIRONMENT, "PROFILES_DIR": str(profiles), **more}) as grid:
+    arguments = () if "POOL_CONFIG" in more else ("--chromium", "1")
+    with running_grid(*arguments, environment={**ENVIRONMENT, "PROFILES_DIR": str(profiles), **more}) as grid:
         yield grid
     assert {path.suffix for path in profiles.rglob("*") if path.is_file()} <= {".tar"}
 
@@ -267,6 +268,68 @@ async def test_a_killed_worker_s_session_lives_and_is_saved_by_its_successor(
     await eventually_async(lambda: grid.status()["pools"][0]["available"] == 1, "another worker")
     async with shop(playwright, grid) as (_, page):
         assert await logged_in(page, site) == ["who=ada", "of ada"]
+
+
+@asynccontextmanager
+async def shop_of(playwright: Playwright, lease: dict[str, Any]) -> AsyncIterator[tuple[Browser, Page]]:
+    browser = await playwright.chromium.connect_over_cdp(lease["cdpEndpoint"])
+    try:
+        yield browser, browser.contexts[0].pages[0]
+    finally:
+        await browser.close()
+
+
+async def test_a_lease_has_its_profile_from_its_borrow_to_its_end(
+    playwright: Playwright, profiles: Path, site: str
+) -> None:
+    """Also when its worker is killed."""
+    with profiled(profiles, POOL_CONFIG=f"{CHROMIUM}=1", BORROW_RECONNECT_GRACE="60") as grid:
+        wanted = {"labelKey": CHROMIUM, "profile": "shop-login", "runName": "nightly"}
+        lease = borrow(grid, profile="shop-login", runName="nightly")
+        assert lease_now(grid, lease)["profile"] == "shop-login"
+        taken = f"in use by lease {lease['browserId']}, name nightly, since 20"
+
+        async def nobody_else_gets_it() -> None:
+            answer = request(grid, "POST", "/session/borrow", wanted)
+            assert (answer.status, answer.body["lease"]) == (409, lease["browserId"])
+            assert taken in answer.body["error"]
+            with pytest.raises(Error, match=rf"409[\s\S]*{taken}"):
+                async with shop(playwright, grid):
+                    pass
+            assert taken.partition(",")[0] in grid.command("profile", "remove", "shop-login").stderr
+
+        await nobody_else_gets_it()  # before its first client
+        with pytest.raises(Error, match=r"400[\s\S]*borrowed with"):
+            await playwright.chromium.connect_over_cdp(lease["cdpEndpoint"] + "?profile=other")
+        async with shop_of(playwright, lease) as (_, page):
+            await log_in(page, site)
+            assert latest(grid)["profile"] == "shop-login"
+        for who in ("ada", "eve"):  # at once: it waits until the last one is saved
+            async with shop_of(playwright, lease) as (_, page):
+                assert await logged_in(page, site) == [f"who={who}", f"of {who}"]
+                await log_in(page, site, "eve")
+                async with shop_of(playwright, lease) as (_, other):  # one more client of the same browser
+                    assert await logged_in(other, site) == ["who=eve", "of eve"]
+        await eventually_async(lambda: latest(grid)["endedAt"], "the last one is over")
+        await nobody_else_gets_it()  # between two of them
+        (worker,) = grid.status()["workers"]
+        async with shop_of(playwright, lease) as (_, page):
+            os.kill(worker["pid"], signal.SIGKILL)
+            await is_succeeded(grid, worker)
+            await nobody_else_gets_it()
+            await log_in(page, site, "bob")
+            assert give_back(grid, lease)  # with a client
+        await eventually_async(lambda: grid.status()["pools"][0]["available"] == 1, "another worker")
+        lease = borrow(grid, profile="shop-login")  # at once
+        async with shop_of(playwright, lease) as (_, page):
+            assert await logged_in(page, site) == ["who=bob", "of bob"]
+        assert give_back(grid, lease)
+        async with shop(playwright, grid) as (_, page):
+            assert await logged_in(page, site) == ["who=bob", "of bob"]
+        await is_over(grid)
+        answer = request(grid, "POST", "/session/borrow", {"labelKey": CHROMIUM, "profile": "no name!"})
+        assert (answer.status, "letters" in answer.body["error"]) == (400, True), answer
+        counters_are_exact(grid)
 
 
 async def test_a_worker_killed_while_it_saves_leaves_that_to_its_successor(

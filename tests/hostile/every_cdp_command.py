@@ -5,7 +5,7 @@ and asks a neighbour after each one:
 
     python -m tests.hostile.every_cdp_command [executable] [Domain or Domain.command ...]
 
-Takes ten minutes, and is no test. What it finds belongs into CRASHES_THE_BROWSER of message_guard.cjs and messages.py.
+Takes ten minutes, and is no test. What it finds belongs into CRASHES_THE_BROWSER of cdp_methods.cjs and messages.py.
 """
 
 import asyncio

@@ -406,6 +406,40 @@ async def test_who_does_not_read_a_flood_ends_and_takes_bounded_memory() -> None
         client.websocket.transport.abort()
 
 
+async def test_who_reads_again_gets_all_of_it_and_the_browser_server_kept_little_meanwhile() -> None:
+    number, size = 40, 8 * MIB
+    async with cdp_door(session_max_buffered_mib=1024) as door, cdp_client(f"{door.url}/cdp") as client:
+        page = await client.page()
+        await client.evaluate(page, f"window.text = 'x'.repeat({size}); 1")
+        server, browser = (psutil.Process(pid).memory_info for pid in (door.server.pid, await browser_pid(client)))
+        before, browser_before = server().rss, browser().rss
+        client.websocket.transport.pause_reading()
+        answers = [await client.post("Runtime.evaluate", page, expression="text") for _ in range(number)]
+        await eventually_async(lambda: browser().rss - browser_before > number * size / 2, "the browser keeps them")
+        assert server().rss - before < 100 * MIB
+        client.websocket.transport.resume_reading()
+        for answer in answers:
+            assert len((await answer)["result"]["result"]["value"]) == size
+        assert await client.evaluate(page, "6 * 7") == 42
+
+
+async def test_who_does_not_read_ends_alone_where_its_browser_has_other_clients() -> None:
+    async with (
+        cdp_door(session_max_buffered_mib=4096) as door,
+        cdp_client(f"{door.url}/cdp") as other,
+        cdp_client(door.path(door.latest)) as client,
+    ):
+        own, page = await other.page(), await client.page()
+        client.websocket.transport.pause_reading()
+        for _ in range(10):
+            await client.post("Runtime.evaluate", page, expression=f"'x'.repeat({8 * MIB})")
+        connected = psutil.Process(door.server.pid).net_connections
+        await eventually_async(lambda: len(connected("tcp")) == 1, "its connection is closed")
+        assert await other.evaluate(own, "6 * 7") == 42
+        client.websocket.transport.abort()
+        assert door.watched.closed.empty()
+
+
 # Files of the host
 
 

@@ -74,7 +74,7 @@ def test_a_profile_is_asked_for_by_query_or_header() -> None:
 
 def test_the_browser_of_a_lease_has_no_profile() -> None:
     status, sentence = refused("/lease/chromium/0a1b/0123.secret/cdp?profile=shop", profiles="on")
-    assert (status, sentence[:40]) == (400, "profile: the browser of a lease has none")
+    assert (status, sentence[:40]) == (400, "profile: a lease has the profile that it")
 
 
 def test_any_version_of_playwright_speaks_cdp() -> None:

@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from pwgrid.common.reasons import OfferRefusal
+from pwgrid.common.types import Protocol
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.claim import Claim
 from pwgrid.proxy.select.selector import Selector
@@ -71,3 +72,21 @@ async def test_a_worker_that_drains_is_not_chosen_again_for_whom_it_refused(sele
         await asyncio.sleep(0)
     assert not task.done()
     task.cancel()
+
+
+async def test_no_client_of_cdp_is_offered_to_a_worker_of_before_an_upgrade_that_has_none(selector: Selector) -> None:
+    """It tells of no protocols. A worker that has only begun has told nothing at all."""
+    told = {"id": "w", "browserType": "chromium", "status": "available", "playwrightVersion": "1.65.1"}
+    starting = {**told, "status": "starting", "playwrightVersion": None}
+    speaks = {**told, "protocols": ["playwright", "cdp"]}
+    for workers, chosen in (([told], None), ([speaks], "w"), ([starting], "w")):
+        selector._roster.replace({"workers": workers})
+        asks = claim("s1")
+        asks.protocol = Protocol.CDP
+        assert await selector.select(asks) == chosen
+        assert await selector.select(claim("s2")) == "w"
+    selector._roster.replace({"workers": [told]})
+    asks = claim("s3")
+    asks.protocol = Protocol.CDP
+    assert selector.select_without_redis(asks) is None
+    assert selector.select_without_redis(claim("s4")) == "w"

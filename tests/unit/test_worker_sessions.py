@@ -39,6 +39,7 @@ class Worker:
         settings = SimpleNamespace(borrow_reconnect_grace=0.0, profiles="off")
         boot: Any = SimpleNamespace(
             directory=directory,
+            worker_id="w",
             settings=settings,
             pool=SimpleNamespace(isolation=Isolation.CONTEXT),
             adopt_node_pid=None,

@@ -63,7 +63,7 @@ def profile_remove(
         there.remove(found)
     except ProfileInUse as error:
         raise GridError(
-            f"profile {name} is in use by session {error.use.session}: it is saved again when that ends; end that first"
+            f"profile {name} is in use by {error.use.holder}: it is saved again when that ends; end that first"
         ) from None
     except FileNotFoundError:
         raise _unknown(there, name) from None

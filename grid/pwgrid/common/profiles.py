@@ -20,22 +20,30 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class ProfileUse:
-    """That a session has a profile: nobody else gets it meanwhile. `name` and `run` are what its client calls it."""
+    """That a session or a lease has a profile: nobody else gets it meanwhile. `name` and `run` are what its client
+    calls it."""
 
     session: str
+    """Its id. Of a lease the one that its borrower has."""
     since: float
     """Unix seconds."""
     name: str = ""
     run: str = ""
     is_ending: bool = False
     """Its last client has gone: its browser ends, and then the profile is saved."""
+    is_lease: bool = False
+
+    @property
+    def holder(self) -> str:
+        """Who has it, in words."""
+        return f"{'lease' if self.is_lease else 'session'} {self.session}"
 
 
 class ProfileInUse(Exception):
     """Another session has the profile."""
 
     def __init__(self, use: ProfileUse) -> None:
-        super().__init__(f"session {use.session} has it")
+        super().__init__(f"{use.holder} has it")
         self.use = use
 
 

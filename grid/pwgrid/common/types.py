@@ -26,5 +26,10 @@ class Protocol(StrEnum):
     CDP = "cdp"  # the Chrome DevTools Protocol: Puppeteer, connect_over_cdp(), most agents
 
 
+def spoken_by(browser_type: str) -> tuple[Protocol, ...]:
+    """Returns the protocols in which a worker of this version serves its browsers."""
+    return (Protocol.PLAYWRIGHT, Protocol.CDP) if browser_type == "chromium" else (Protocol.PLAYWRIGHT,)
+
+
 GIVEN_BY_CLIENTS: Final = ("name", "run", "labels")
 """The fields of a session's record that its client itself gives."""

@@ -118,6 +118,7 @@ class Reports:
                     "status": worker.life.status.value,
                     "playwrightVersion": worker.launched.get("playwrightVersion"),
                     "browserVersion": worker.launched.get("browserVersion"),
+                    "protocols": worker.launched.get("protocols", []),
                     **({"suspect": worker.suspicion[:MOST_CHARACTERS]} if worker.suspicion else {}),
                 }
                 for worker in self._workers.by_id.values()

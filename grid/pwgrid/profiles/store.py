@@ -195,7 +195,8 @@ class ProfileStore:
 
     def _write_use(self, profile: Profile, use: ProfileUse, *pids: int) -> None:
         processes = [(pid, created) for pid in pids if (created := create_time(pid)) is not None]
-        said = {"boot": boot_id(), "processes": processes, "use": asdict(use)}
+        told = {name: value for name, value in asdict(use).items() if value or name in ("session", "since")}
+        said = {"boot": boot_id(), "processes": processes, "use": told}
         write_whole(self._in_use(profile), orjson.dumps(said))
 
     def _of_owner(self, owner: str) -> Path:

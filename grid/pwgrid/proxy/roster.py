@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from pwgrid.common import readiness
 from pwgrid.common.label_keys import LabelKey, parse
 from pwgrid.common.playwright_version import minor_of
-from pwgrid.common.types import BrowserType, Isolation
+from pwgrid.common.types import BrowserType, Isolation, Protocol
 
 _NO_LIMIT: Final = 1_000_000_000
 
@@ -74,6 +74,8 @@ class WorkerView:
     reason: str | None = None
     suspect: str | None = None
     browser_version: str = ""
+    protocols: frozenset[str] = frozenset({Protocol.PLAYWRIGHT})
+    """In which it serves clients. One of an older version tells of none: it has Playwright's."""
 
 
 @dataclass(slots=True)
@@ -108,6 +110,7 @@ class Roster:
                 reason=state.get("reasons", {}).get(worker["id"]),
                 suspect=worker.get("suspect"),
                 browser_version=worker.get("browserVersion") or "",
+                protocols=frozenset(worker.get("protocols") or (Protocol.PLAYWRIGHT,)),
             )
             for worker in state.get("workers", [])
         }
@@ -137,6 +140,15 @@ class Roster:
         """Returns the name of this worker's pool; None if there is no such worker."""
         worker = self.workers.get(worker_id) if worker_id is not None else None
         return worker.pool if worker else None
+
+    def without(self, protocol: Protocol) -> set[str]:
+        """Returns the ids of the workers that do not serve clients of this protocol: those of an older version, while
+        the grid is upgraded, and of browsers that have none. One that has not told its version has told nothing."""
+        return {
+            worker.worker_id
+            for worker in self.workers.values()
+            if worker.playwright_version and protocol not in worker.protocols
+        }
 
     def _versions(self) -> dict[str, set[str]]:
         """Returns by pool Playwright major.minor of its available workers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
@@ -60,8 +60,9 @@ class Admission:
         self._registry_sync.take_over(each.id for each in self._slots.live.values() if each.protocol is Protocol.CDP)
         self.end_of_tokens(self._ended_tokens)  # the master may have told them before
 
-    def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the answer to a proxy's request. Raises KeyError, TypeError or ValueError for a malformed one."""
+    def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+        """Returns the answer to a proxy's request, perhaps later. Raises KeyError, TypeError or ValueError for a
+        malformed one."""
         if message["do"] not in ("end session", "tell of session"):
             return self.leases.asked(link, message)
         session_id = str(message["id"])

@@ -8,7 +8,7 @@ import mmap
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -39,8 +39,8 @@ SHORTAGE_S: Final = 0.2
 class RequestsOfProxies(Protocol):
     """Who answers proxies about leases and sessions (admission.py). Links are numbered."""
 
-    def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer. Raises KeyError, TypeError or ValueError for a malformed request."""
+    def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+        """The answer, perhaps later. Raises KeyError, TypeError or ValueError for a malformed request."""
 
     def link_ended(self, link: int) -> None:
         """Called when a proxy is gone."""
@@ -61,6 +61,7 @@ class HandoffServer:
             socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         )
         self._links: dict[socket.socket, int] = {}
+        self._answering: set[asyncio.Task[None]] = set()
         self._untold: deque[bytes] = deque(maxlen=_MOST_UNTOLD)
         self._buffer = memoryview(mmap.mmap(-1, MAX_OFFER_BYTES))  # takes no memory before it is written
         self._is_short = False
@@ -160,7 +161,12 @@ class HandoffServer:
             said = orjson.loads(packet)  # a newer proxy may say more
             if "ask" in said and not fds:
                 reply = self._requests.asked(self._links[link], said)
-                self._send(link, orjson.dumps({**reply, "asked": said["ask"]}))
+                if isinstance(reply, dict):
+                    self._send(link, orjson.dumps({**reply, "asked": said["ask"]}))
+                else:
+                    task = self._loop.create_task(self._answer(link, said["ask"], reply))
+                    self._answering.add(task)
+                    task.add_done_callback(self._answering.discard)
                 return
             session = LiveSession(said["session"], said["client"])
             session.client_fields, session.trace = said.get("clientFields", {}), said.get("trace", "")
@@ -190,6 +196,9 @@ class HandoffServer:
             self._drop(link)
             return
         self._on_offer(client)
+
+    async def _answer(self, link: socket.socket, number: str, reply: Awaitable[dict[str, Any]]) -> None:
+        self._send(link, orjson.dumps({**await reply, "asked": number}))
 
     def _send(self, link: socket.socket, reply: bytes) -> None:
         if link not in self._links:

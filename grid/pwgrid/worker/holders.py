@@ -15,7 +15,7 @@ from pwgrid.common.profiles import Profile
 from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.session_lifecycle import HeldAs, SessionStatus, how_ended
 from pwgrid.common.types import Protocol
-from pwgrid.registry.records import EXPIRES_AT, TOKEN_ID
+from pwgrid.registry.records import EXPIRES_AT, PROFILE, TOKEN, TOKEN_ID
 
 
 @dataclass(slots=True)
@@ -215,6 +215,12 @@ class Lease(Holder):
     """Ends it at `expires_at`; drops it KEEP_S after it was taken if no proxy keeps it."""
     grace: asyncio.TimerHandle | None = None
     """Ends it when no client comes in time: `grace_s` after the last, or UNANSWERED_S."""
+
+    @property
+    def profile(self) -> Profile | None:
+        """What the browsers of its CDP clients start with. Nobody else has it while the lease lasts."""
+        name = self.client_fields.get(PROFILE)
+        return Profile(self.client_fields.get(TOKEN, ""), name) if name else None
 
     def stop_timers(self) -> None:
         self.stop_grace()

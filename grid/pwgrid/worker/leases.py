@@ -9,8 +9,8 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hmac import compare_digest
 from pathlib import Path
@@ -20,9 +20,11 @@ import orjson
 import structlog
 
 from pwgrid.common.atomic_write import write_whole
+from pwgrid.common.errors import GridError
+from pwgrid.common.profiles import Profile, ProfileInUse, TooManyProfiles
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.common.types import Isolation, Protocol
-from pwgrid.registry.records import ISOLATION, TOKEN, TOKEN_ID
+from pwgrid.registry.records import ISOLATION, PROFILE, TOKEN, TOKEN_ID
 from pwgrid.worker.holders import (
     EXPIRED,
     GRID_STOPPED,
@@ -86,8 +88,9 @@ class Leases:
 
     # Requests of proxies
 
-    def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the answer to a proxy's request. Raises KeyError, TypeError or ValueError for a malformed one."""
+    def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+        """Returns the answer to a proxy's request, that of a lease with a profile later. Raises KeyError, TypeError or
+        ValueError for a malformed one."""
         lease_id, token = str(message["id"]), message.get("token")
         lease = self.get(lease_id)
         if lease is not None and token is not None and lease.client_fields.get(TOKEN, "") != token:
@@ -123,7 +126,7 @@ class Leases:
                 self._drop(lease.id)
                 self._await_borrower(lease)
 
-    def _take(self, link: int, lease_id: str, message: Mapping[str, Any]) -> dict[str, Any]:
+    def _take(self, link: int, lease_id: str, message: Mapping[str, Any]) -> dict[str, Any] | Awaitable[dict[str, Any]]:
         lease = Lease(
             *(lease_id, str(message["client"])),
             client_fields={str(name): str(value) for name, value in dict(message["clientFields"]).items()},
@@ -140,7 +143,23 @@ class Leases:
             lease.timer = asyncio.get_running_loop().call_later(KEEP_S, self._drop, lease_id)
             self._watch_tokens()
             self.sessions.slot_taken()
+            if lease.profile is not None:
+                return self._with_profile(lease, lease.profile)
         return {"refused": refused}
+
+    async def _with_profile(self, lease: Lease, profile: Profile) -> dict[str, Any]:
+        """Returns the answer for a lease that has been taken, once it has this profile."""
+        assert self.sessions.server is not None
+        try:
+            await self.sessions.profiles.take_for_lease(lease, profile, self.sessions.server.pid)
+        except (ProfileInUse, TooManyProfiles, OSError, GridError) as error:
+            log.info("profile_not_had", lease=lease.id, profile=profile.name, reason=str(error))
+            self._drop(lease.id)
+            return {"refused": OfferRefusal.NO_PROFILE}
+        if self.get(lease.id) is not lease:  # its proxy has gone meanwhile
+            self.sessions.profiles.let_lease_go(lease)
+            return {"refused": OfferRefusal.NO_LEASE}
+        return {"refused": None, "profile": profile.name}
 
     def _keep(self, lease: Lease) -> dict[str, Any]:
         if not lease.is_served:
@@ -168,6 +187,11 @@ class Leases:
         if lease is not None and not lease.is_served:
             lease.stop_timers()
             self.slots.take_back(lease.id)
+            self._let_profile_go(lease)
+
+    def _let_profile_go(self, lease: Lease) -> None:
+        if lease.profile is not None:
+            self.sessions.profiles.let_lease_go(lease)
 
     def _extend(self, lease: Lease, ttl_s: float) -> dict[str, Any]:
         lease.expires_at = max(lease.expires_at, time.time() + ttl_s)
@@ -223,12 +247,17 @@ class Leases:
         self.slots.admit(client.session)
         if lease.client_fields.get(ISOLATION) == Isolation.BROWSER:
             client.session.own = client.session.own or client.own_browser()
+        if lease.profile is not None and client.session.protocol is Protocol.CDP:
+            client.session.own = replace(client.session.own or client.own_browser(), profile=lease.profile)
+            client.session.client_fields = {**client.session.client_fields, PROFILE: lease.profile.name}
         self.sessions.serve(client)
 
     def _join(self, lease: Lease, client: OfferedClient) -> None:
         """Has the client join the session of the lease, or begin another one if that has ended."""
         if self.get(lease.id) is None or lease.over is not None:
             client.answer(OfferRefusal.NO_LEASE, ended=self._why_ended(client))
+        elif lease.connected and self.sessions.is_ending(lease.connected):
+            client.answer(OfferRefusal.NOT_YET)  # the next session has what this one saves
         elif lease.connected:
             self.sessions.join(client, lease.connected)
         elif time.monotonic() >= client.deadline:
@@ -274,6 +303,8 @@ class Leases:
         if lease.connected:
             lease.over = end
             self._write()
+            if lease.profile is not None:
+                self.sessions.profiles.lease_ends(lease)
             self.sessions.end(lease.connected, end.reason)
         else:
             self._finish(lease, end)
@@ -316,6 +347,7 @@ class Leases:
     def _finish(self, lease: Lease, end: End) -> None:
         lease.stop_timers()
         self.slots.free(lease.id)
+        self._let_profile_go(lease)
         self._ended[lease.id] = lease, end.reason
         if len(self._ended) > MOST_ENDED:
             self._ended.popitem(last=False)

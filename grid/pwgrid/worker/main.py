@@ -19,6 +19,7 @@ from pwgrid.common.errors import BrowserServerGone, RegistryUnavailable
 from pwgrid.common.launch_failure import BrowserLaunchError, why
 from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.common.tasks import BackgroundTasks, first_of
+from pwgrid.common.types import spoken_by
 from pwgrid.common.worker_lifecycle import DrainTime, WorkerEvent, advance
 from pwgrid.control.child_side import ChildSide
 from pwgrid.installed.browsers import FoundBrowser
@@ -217,6 +218,7 @@ class Worker:
                 "browserPid": ready.browser_pid,
                 "browserVersion": ready.browser_version,
                 "playwrightVersion": ready.playwright_version,
+                "protocols": spoken_by(self.boot.browser_type),
             },
         )
 

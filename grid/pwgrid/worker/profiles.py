@@ -11,7 +11,7 @@ import shutil
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from pwgrid.profiles.store import ProfileStore
 from pwgrid.registry.records import NAME, RUN
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.allowed_paths import Directories
-from pwgrid.worker.holders import LiveSession, ProfileCopy
+from pwgrid.worker.holders import Lease, LiveSession, ProfileCopy
 
 log = structlog.get_logger()
 
@@ -41,11 +41,12 @@ T = TypeVar("T")
 
 
 class SessionProfiles:
-    """What becomes of each profile of a session. The file of a profile names the browser server as its user: the
-    session outlives this process."""
+    """What becomes of each profile of a session, or of a lease and its sessions. The file of a profile names the
+    browser server as its user: the session outlives this process."""
 
     def __init__(self, boot: WorkerArguments) -> None:
         self._settings = boot.settings
+        self._worker_id = boot.worker_id
         self._own = Directories(boot.directory).own
         self._threads = ThreadPoolExecutor(_THREADS, "profile")
         self._taking: dict[str, asyncio.Future[None]] = {}
@@ -56,9 +57,9 @@ class SessionProfiles:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def take(self, session: LiveSession, profile: Profile, pid: int, until: float) -> ProfileCopy:
-        """Copies a profile for a session of the browser server `pid`. `until` is in seconds of time.monotonic(). Raises
-        ProfileInUse, TooManyProfiles and BrowserLaunchError; after those, and after its cancellation, `drop` is to be
-        called."""
+        """Copies a profile for a session of the browser server `pid`; with a lease, what that has. `until` is in
+        seconds of time.monotonic(). Raises ProfileInUse, TooManyProfiles and BrowserLaunchError; after those, and after
+        its cancellation, `drop` is to be called."""
         fields = session.client_fields
         use = ProfileUse(session.id, time.time(), fields.get(NAME, ""), fields.get(RUN, ""))
         copy = ProfileCopy(profile, self._own / f"profile-{session.id}")
@@ -66,7 +67,8 @@ class SessionProfiles:
 
         def work() -> None:
             store = self._store()
-            store.take(profile, use, pid, self._settings.profiles_max)
+            if not session.lease_id:
+                store.take(profile, use, pid, self._settings.profiles_max)
             store.unpack(profile, copy.directory)
 
         self._taking[session.id] = taking = self._in_thread(work)
@@ -79,12 +81,37 @@ class SessionProfiles:
             raise BrowserLaunchError(f"profile {profile.name}: {_why(error)}", _WHAT) from None
         return copy
 
-    def adopt(self, copies: dict[str, ProfileCopy], pid: int) -> None:
-        """Takes over what the predecessor of this worker had, in the browser server `pid`. Sessions that it began and
-        that are not there have no profile any more."""
+    async def take_for_lease(self, lease: Lease, profile: Profile, pid: int) -> None:
+        """Gives a profile to this lease, and to nobody else until `let_lease_go`, or the end of the browser server
+        `pid`. Raises ProfileInUse, TooManyProfiles, OSError and GridError."""
+        use, most = self._use_of_lease(lease), self._settings.profiles_max
+        await self._in_thread(lambda: self._store().take(profile, use, pid, most))
+
+    def lease_ends(self, lease: Lease) -> None:
+        """Called when the session of a lease that is over begins to end: as `ends`."""
+        if lease.profile is not None:
+            self._start(self._note_end(lease.profile, replace(self._use_of_lease(lease), is_ending=True)))
+
+    def let_lease_go(self, lease: Lease) -> None:
+        """Called when a lease is over, or was never kept: nobody has its profile any more."""
+        if (profile := lease.profile) is not None:
+            holder = self._use_of_lease(lease).session
+            self._start(self._done(lambda: self._store().let_go(profile, holder)))
+
+    def _use_of_lease(self, lease: Lease) -> ProfileUse:
+        fields, since = lease.client_fields, lease.started_at or time.time()
+        return ProfileUse(self._holder("", lease.id), since, fields.get(NAME, ""), fields.get(RUN, ""), is_lease=True)
+
+    def _holder(self, session_id: str, lease_id: str) -> str:
+        """Whom the file of a profile names: the lease, if the session came with one."""
+        return f"{self._worker_id}-{lease_id}" if lease_id else session_id
+
+    def adopt(self, copies: dict[str, ProfileCopy], leases: Iterable[str], pid: int) -> None:
+        """Takes over what the predecessor of this worker had, in the browser server `pid`, also for these leases.
+        Sessions that it began and that are not there have no profile any more."""
         self._copies.update(copies)
         if self._settings.profiles != "off":
-            self._start(self._let_go_others(pid, copies.keys()))
+            self._start(self._let_go_others(pid, {*copies, *(self._holder("", each) for each in leases)}))
 
     def ends(self, session_id: str) -> None:
         """Called when the session has lost its last client, and its browser begins to end: who asks for the profile now
@@ -102,18 +129,17 @@ class SessionProfiles:
             self._uses.pop(session_id, None)
             self._start(self._let_go(copy.profile, session_id, copy.directory))
 
-    async def save(self, session_id: str, copy: ProfileCopy, *, is_in_order: bool) -> str:
-        """Saves the profile of a session whose browser has ended, and gives it free. Returns why it was not saved, or
-        "". `is_in_order`: its browser has ended by itself when it was told to, so that all is written."""
+    async def save(self, session_id: str, copy: ProfileCopy, lease_id: str, *, is_in_order: bool) -> str:
+        """Saves the profile of a session whose browser has ended, and gives it free unless a lease has it. Returns why
+        it was not saved, or "". `is_in_order`: its browser has ended by itself when it was told to, so that all is
+        written."""
         self._copies.pop(session_id, None)
         self._uses.pop(session_id, None)
-        profile, late = copy.profile, threading.Event()
+        profile, late, holder = copy.profile, threading.Event(), self._holder(session_id, lease_id)
         why = "" if is_in_order else "its browser did not end in order"
         if is_in_order:
             saving = self._in_thread(
-                lambda: self._store().save(
-                    profile, session_id, copy.directory, self._settings.profile_max_mib, late.is_set
-                )
+                lambda: self._store().save(profile, holder, copy.directory, self._settings.profile_max_mib, late.is_set)
             )
             try:
                 async with asyncio.timeout(COPY_S):

@@ -91,9 +91,11 @@ class Sessions:
         self._promising: asyncio.TimerHandle | None = None
         self._joining: set[asyncio.Task[None]] = set()
         """Those that are about to join a session."""
-        self._profiles = SessionProfiles(boot)
+        self.profiles = SessionProfiles(boot)
         self._saving: dict[str, asyncio.Task[None]] = {}
         """By their ids, the sessions that are over but for their profiles, which are being saved."""
+        self._ending: set[str] = set()
+        """Those whose profiles their browsers are writing, or this worker is saving."""
         self._to_end: dict[str, tuple[Reason[EndReason], str | None]] = {}
         """Those of them that are to end as soon as they begin, and what their clients hear."""
 
@@ -101,7 +103,8 @@ class Sessions:
         """Takes over the sessions of this worker's predecessor. `live` has what that was told of each session that its
         browser server has."""
         self.server = server
-        self._profiles.adopt(dict(server.profiles), server.pid)
+        leases = [each.id for each in self._slots.held.values() if each.profile is not None]
+        self.profiles.adopt(dict(server.profiles), leases, server.pid)
         for session_id, told in live.items():
             fields = {name: text for name, text in told.items() if name not in (TOKEN_ID, OF_LEASE)}
             session = LiveSession(session_id, is_served=True, client_fields=fields, token_id=told.get(TOKEN_ID, ""))
@@ -121,11 +124,11 @@ class Sessions:
             task = asyncio.create_task(self._save_and_end(closed, closed.profile, on_record))
             self._saving[closed.session_id] = task
             return
-        self._profiles.drop(closed.session_id)
+        self.profiles.drop(closed.session_id)
         self._ended(closed, on_record)
 
     async def _save_and_end(self, closed: SessionClosed, profile: ProfileCopy, on_record: Callable[[], None]) -> None:
-        why = await self._profiles.save(closed.session_id, profile, is_in_order=closed.is_in_order)
+        why = await self.profiles.save(closed.session_id, profile, closed.lease_id, is_in_order=closed.is_in_order)
         if why:
             reason = closed.end.reason
             detail = "; ".join(filter(None, (reason.detail, f"its profile was not saved: {why}")))
@@ -137,17 +140,23 @@ class Sessions:
         """Returns once no session is over but for its profile, and every profile is given free. Bounded."""
         if self._saving:
             await asyncio.wait(self._saving.values())
-        await self._profiles.settled()
+        await self.profiles.settled()
 
     def profile_ends(self, session_id: str) -> None:
         """Called when the browser of a session with a profile begins to end."""
-        self._profiles.ends(session_id)
+        self._ending.add(session_id)
+        self.profiles.ends(session_id)
+
+    def is_ending(self, session_id: str) -> bool:
+        """Whether the session is over but for its profile: it takes no client any more."""
+        return session_id in self._ending or session_id in self._saving
 
     def _ended(self, closed: SessionClosed, on_record: Callable[[], None]) -> None:
         if closed.end.reason.kind is EndReason.TOO_LATE:
             self.on_handoff_failed()
         if closed.session_id in self._taken:
             self.record_taken()  # its start comes before its end
+        self._ending.discard(closed.session_id)
         session = self._slots.live.get(closed.session_id)
         self._slots.free(closed.session_id)
         self._browsers.over(closed.session_id)
@@ -196,7 +205,7 @@ class Sessions:
     async def cut(self, reason: Reason[EndReason], text: str | None) -> None:
         """Closes every session for `reason`, and waits until no slot is taken any more."""
         self.let_waiting_go()
-        grace_s = PROFILE_GRACE_S if any(map(self._profiles.has, self._slots.live)) else CLOSE_GRACE_S
+        grace_s = PROFILE_GRACE_S if any(map(self.profiles.has, self._slots.live)) else CLOSE_GRACE_S
         for session_id in list(self._slots.live):
             self.end(session_id, reason, text)
         with contextlib.suppress(TimeoutError):
@@ -356,7 +365,7 @@ class Sessions:
         profile = None
         if own.profile is not None:
             session = self._slots.live[session_id]
-            profile = await self._profiles.take(session, own.profile, self.server.pid, own.until)
+            profile = await self.profiles.take(session, own.profile, self.server.pid, own.until)
         browser = await self._browsers.prepare(session_id, own.options, own.until)
         await self.server.acquire(session_id, own.options, own.until, browser, profile)
 
@@ -424,7 +433,7 @@ class Sessions:
 
     def _take_back(self, session_id: str) -> None:
         session = self._slots.live.get(session_id)
-        self._profiles.drop(session_id)
+        self.profiles.drop(session_id)
         self._slots.take_back(session_id)
         self._browsers.over(session_id)
         if session is not None:

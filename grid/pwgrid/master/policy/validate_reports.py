@@ -52,13 +52,17 @@ def ident(data: Mapping[str, Any], field: str) -> str:
 
 
 def launched(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What a worker reports of its browser. Raises ValueError for pids and versions of the wrong kind."""
+    """What a worker reports of its browser. Raises ValueError for pids, versions and protocols of the wrong
+    kind."""
     for name in ("nodePid", "browserPid"):
         count(data.get(name))
     for name in ("browserVersion", "playwrightVersion"):
         value = data.get(name)
         if value is not None and (not isinstance(value, str) or len(value) > MOST_CHARACTERS):
             raise ValueError(f"{name} is {value!r:.40}, and no version")
+    protocols = data.get("protocols", [])
+    if not isinstance(protocols, list) or not all(isinstance(each, str) for each in protocols) or len(protocols) > 9:
+        raise ValueError(f"protocols is {protocols!r:.40}, and no list of protocols")
     return dict(data)
 
 

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from pwgrid.common.label_keys import LabelKey, LabelKeyError, parse
 from pwgrid.common.playwright_version import minor_of
 from pwgrid.common.session_lifecycle import LIVE, HeldAs
-from pwgrid.common.types import Isolation
+from pwgrid.common.types import Isolation, Protocol
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.bounded_body import BoundedBody
 from pwgrid.proxy.api.errors import problems
@@ -28,10 +28,11 @@ from pwgrid.proxy.connect.lend import GrantedLease, LeaseId, answered, ask_about
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.choose_pool import pool_of_label
 from pwgrid.proxy.policy.connect_request import run_name
-from pwgrid.proxy.policy.devtools_request import CDP_PATH
+from pwgrid.proxy.policy.devtools_request import CDP_PATH, check_browser_type
 from pwgrid.proxy.policy.launch_options import LaunchOptions
 from pwgrid.proxy.policy.own_browser import check as check_isolation
 from pwgrid.proxy.policy.own_browser import isolation_of, own_browser
+from pwgrid.proxy.policy.profile_request import asked_profile
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.policy.session_caps import caps_of
 from pwgrid.proxy.select.claim import Claim
@@ -47,7 +48,7 @@ def lease_routes(grid: Services) -> APIRouter:
     """Makes the routes, for clients and operators."""
     router = APIRouter(route_class=BoundedBody, tags=["leases"], dependencies=[NEEDS_CLIENT])
 
-    @router.post("/session/borrow", responses=problems(400, 404, 413, 428, 503))
+    @router.post("/session/borrow", responses=problems(400, 403, 404, 409, 413, 428, 503))
     async def borrow(
         request: Request, wanted: models.Borrow, identity: Client, afterwards: BackgroundTasks
     ) -> models.Borrowed:
@@ -59,11 +60,12 @@ def lease_routes(grid: Services) -> APIRouter:
             claim, key = _claim(grid.gateway, wanted, identity, str(arrival_of(request)))
             watch = asyncio.create_task(_abandoned_with(request, grid.gateway, claim), name="client of a borrow")
             lent = await _lent(lend(grid.gateway, claim, wanted.ttl_seconds, attempt), watch)
+        without_cdp = grid.roster.without(Protocol.CDP)
         afterwards.add_task(answered, grid.gateway, lent, claim, watch)
         return models.Borrowed(
             browser_id=str(lent.lease_id),
             web_socket_endpoint=(endpoint := arrival_of(request).endpoint + lent.path),
-            cdp_endpoint=f"{endpoint}{CDP_PATH}" if claim.browser_type == "chromium" else None,
+            cdp_endpoint=None if lent.lease_id.worker_id in without_cdp else f"{endpoint}{CDP_PATH}",
             browser_type=claim.browser_type,
             label_key=str(key),
             requested_label_key=claim.fields[records.LABELS],
@@ -145,6 +147,9 @@ def _claim(gateway: Gateway, wanted: models.Borrow, identity: Identity, client: 
     gateway.check_pool(identity, pool)
     assert key.browser_type is not None  # pools have no wildcards
     offered = policy.pools[pool]
+    if wanted.profile:
+        check_browser_type(key.browser_type)
+    profile = asked_profile(wanted.profile or "", gateway.settings.profiles, identity, is_cdp=True)
     check_isolation(offered, wanted.isolation)
     isolation = isolation_of(offered, own_browser(offered, wanted.isolation, LaunchOptions(), ""))
     fields = {
@@ -153,6 +158,7 @@ def _claim(gateway: Gateway, wanted: models.Borrow, identity: Identity, client: 
         records.NAME: named,
         records.RUN: run,
         records.TOKEN: identity.name,
+        records.PROFILE: profile.name if profile else "",
         records.ISOLATION: "" if isolation is Isolation.CONTEXT else isolation.value,
     }
     claim = Claim(
@@ -163,6 +169,7 @@ def _claim(gateway: Gateway, wanted: models.Borrow, identity: Identity, client: 
         deadline=gateway.deadline(pool, gateway.settings.borrow_queue_timeout),
         fields={name: value for name, value in fields.items() if value},
         run=run or named,
+        protocol=Protocol.CDP if profile else Protocol.PLAYWRIGHT,
         token=identity.name,
         token_id=identity.token_id,
         caps=caps_of(gateway.settings, identity, label=str(key), run=run or named),

@@ -243,6 +243,8 @@ class Borrow(_Model):
     ttl_seconds: Annotated[int, Field(ge=MIN_TTL_S, le=MAX_TTL_S)] = DEFAULT_TTL_S
     isolation: Isolation | None = None
     """browser: the lease's clients get a browser of their own; null: as the pool has it."""
+    profile: str | None = None
+    """The profile of its CDP clients' browser. Nobody else has it while the lease lasts."""
     playwright: Annotated[str | None, Field(pattern=rf"^{MINOR}([^0-9].*)?$", max_length=40)] = None
     """Playwright of the lease's clients, like 1.58 (what follows does not count); null: as the pool has it."""
 
@@ -327,6 +329,7 @@ class Lease(_Model):
     run_name: str | None
     run_id: str | None
     token: str | None
+    profile: str | None
 
     @classmethod
     def of(cls, record: SessionRecord) -> "Lease":
@@ -350,6 +353,7 @@ class Lease(_Model):
             run_name=says(NAME),
             run_id=says(RUN),
             token=says(TOKEN),
+            profile=record.profile,
         )
 
 

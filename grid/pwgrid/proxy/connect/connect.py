@@ -34,7 +34,7 @@ from pwgrid.proxy.policy.connect_request import (
     browser_server_headers,
     decide,
 )
-from pwgrid.proxy.policy.devtools_request import not_yours
+from pwgrid.proxy.policy.devtools_request import not_yours, speaks_no_cdp
 from pwgrid.proxy.policy.own_browser import OwnBrowser
 from pwgrid.proxy.policy.refusal import Refusal, no_capacity, no_such_lease, not_launched
 from pwgrid.proxy.policy.session_caps import caps_of
@@ -164,6 +164,7 @@ class ConnectingClient(asyncio.Protocol):
             token_id=wanted.identity.token_id,
             caps=caps_of(gateway.settings, wanted.identity, label=wanted.label_key, run=wanted.name),
             refusal=partial(gateway.access.revoked, wanted.identity),
+            protocol=wanted.protocol,
             launch_s=gateway.settings.launch_timeout if wanted.own is not None else 0.0,
             session_id=wanted.session_id,
             keeps_id=bool(wanted.session_id),
@@ -217,6 +218,8 @@ class ConnectingClient(asyncio.Protocol):
         worker = gateway.roster.workers.get(lease.worker_id)
         if worker is not None and worker.browser_type != lease.browser_type:
             raise no_such_lease()
+        if lease.worker_id in gateway.roster.without(lease.protocol):
+            raise speaks_no_cdp()
         spoken = _spoken(lease.protocol, lease.keep_s)
         self._passed_on = {**self._passed_on_of(headers), "lease": [lease.lease_id, lease.secret], **spoken}
         self._own = lease.own

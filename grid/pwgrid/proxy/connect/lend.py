@@ -12,9 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pwgrid.common.profiles import Profile
+from pwgrid.common.reasons import OfferRefusal
 from pwgrid.proxy.client_traces import Attempt
 from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.handoff_link import HandoffFailure
+from pwgrid.proxy.connect.profile_check import check_profile
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.select.claim import Claim
 from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S
@@ -58,6 +61,8 @@ async def lend(gateway: Gateway, claim: Claim, ttl_s: float, attempt: Attempt | 
         attempt.asks(claim)
     if (closed := gateway.closed()) is not None:
         raise closed
+    if (profile := _profile(claim)) is not None:
+        await check_profile(gateway.settings, profile)
     claim.fields = {**claim.fields, EXPIRES_AT: f"{time.time() + ttl_s:.3f}"}
     lent = await gateway.place(claim, _Lending(gateway, claim, ttl_s, attempt), attempt)
     if attempt is not None:
@@ -82,13 +87,18 @@ class _Lending:
         lease_id = LeaseId(worker_id, self.claim.session_id)
         path = f"/lease/{self.claim.browser_type}/{worker_id}/{lease_id.own}.{secret}"
         try:
-            await self._asks(lease_id, "take", **self._terms(secret, expires_at))
+            taken = await self._asks(lease_id, "take", **self._terms(secret, expires_at))
+            if _profile(self.claim) is not None and "profile" not in taken:
+                await self._asks(lease_id, "drop")
+                raise HandoffFailure("it is of an older version", is_refusal=True)
             if self.claim.abandoned:
                 await self._asks(lease_id, "drop")
                 raise HandoffFailure("its client has gone")
             await self._keep(lease_id)
         except HandoffFailure as failure:
             self._trace(worker_id, since, failure.reason)
+            if failure.reason == OfferRefusal.NO_PROFILE and (profile := _profile(self.claim)) is not None:
+                await check_profile(self.gateway.settings, profile)  # somebody else was a moment sooner
             raise
         self._trace(worker_id, since, None)
         return GrantedLease(lease_id, path, expires_at)
@@ -120,11 +130,18 @@ class _Lending:
                     await self._asks(lease_id, "return")
             raise
 
-    async def _asks(self, lease_id: LeaseId, do: str, **more: object) -> None:
-        """Raises HandoffFailure if the worker refuses, or gives no answer."""
+    async def _asks(self, lease_id: LeaseId, do: str, **more: object) -> dict[str, Any]:
+        """Returns the answer. Raises HandoffFailure if the worker refuses, or gives no answer."""
         answer = await self.gateway.handoffs.ask(lease_id.worker_id, {"id": lease_id.own, "do": do, **more})
         if answer["refused"] is not None:
             raise HandoffFailure(answer["refused"], is_refusal=True)
+        return answer
+
+
+def _profile(claim: Claim) -> Profile | None:
+    """Returns the profile that the lease is to have."""
+    name = claim.fields.get(records.PROFILE)
+    return Profile(claim.token, name) if name else None
 
 
 async def answered(gateway: Gateway, lent: GrantedLease, claim: Claim, watch: asyncio.Task[None]) -> None:

@@ -80,6 +80,14 @@ def check_isolation(asked: Isolation | None) -> None:
         )
 
 
+def speaks_no_cdp() -> Refusal:
+    """409: the worker of a lease is one of before an upgrade."""
+    return Refusal(
+        409,
+        "the worker of this lease is of a version of the grid without CDP: give the lease back, and borrow another one",
+    )
+
+
 def session_over(status: str, reason: str | None) -> Refusal:
     """404: the session of a URL has ended."""
     why = f"{status}: {reason}" if reason else status

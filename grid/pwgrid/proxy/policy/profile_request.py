@@ -34,21 +34,24 @@ def asked_profile(said: str, setting: str, identity: Identity, *, is_cdp: bool) 
 def not_with_lease() -> Refusal:
     """400: a client with a lease asks for a profile."""
     return Refusal(
-        400, "profile: the browser of a lease has none: connect to /cdp?profile=..., perhaps with keep, or leave it out"
+        400,
+        "profile: a lease has the profile that it was borrowed with (profile in POST /session/borrow): leave it out "
+        "here, or connect to /cdp?profile=... without a lease",
     )
 
 
 def in_use(profile: Profile, use: ProfileUse) -> Refusal:
-    """409: another session has the profile. Its owner is the same, so its client may see which."""
+    """409: another session or lease has the profile. Its owner is the same, so its client may see which."""
     called = "".join(f", {what} {text}" for what, text in (("name", use.name), ("run", use.run)) if text)
     since = datetime.fromtimestamp(use.since, UTC)
+    join = "" if use.is_lease else f" join it at /devtools/browser/{use.session},"
     return Refusal(
         409,
-        f"profile {profile.name} is in use by session {use.session}{called}, since {since:%Y-%m-%d %H:%M:%S} UTC: "
-        f"wait for its end, join it at /devtools/browser/{use.session}, or use another profile",
+        f"profile {profile.name} is in use by {use.holder}{called}, since {since:%Y-%m-%d %H:%M:%S} UTC: "
+        f"wait for its end,{join} or use another profile",
         details={
             "profile": profile.name,
-            "session": use.session,
+            "lease" if use.is_lease else "session": use.session,
             "since": use.since,
             "name": use.name or None,
             "run": use.run or None,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
 from pwgrid.common.session_lifecycle import HeldAs
-from pwgrid.common.types import BrowserType
+from pwgrid.common.types import BrowserType, Protocol
 from pwgrid.proxy.policy.fair_line import Party
 from pwgrid.registry.records import CAPS
 
@@ -45,6 +45,8 @@ class Claim:
     """What the slot is leased for: the session's id, or the lease's. By default a new one."""
     keeps_id: bool = False
     """Whether clients find the session by its id, so that it changes only where it has to."""
+    protocol: Protocol = Protocol.PLAYWRIGHT
+    """What its client speaks, which not every worker does."""
     launch_s: float = 0.0
     """How long its worker may take to launch a browser for it; 0: it needs none of its own."""
     trouble: str = ""
@@ -79,4 +81,4 @@ class Claim:
 
     def eligible_as(self) -> Hashable:
         """At one moment the registry has the same answer for all claims for which this is equal."""
-        return self.playwright_version, self.worker_id, frozenset(self.excluded), frozenset(self.caps)
+        return self.playwright_version, self.protocol, self.worker_id, frozenset(self.excluded), frozenset(self.caps)

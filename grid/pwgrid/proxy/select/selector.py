@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.common.types import BrowserType
+from pwgrid.common.types import BrowserType, Protocol
 from pwgrid.proxy.policy.refusal import Refusal, registry_away
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.claim import Claim
@@ -54,7 +54,7 @@ class Selector:
                 session_id=claim.session_id,
                 lease_s=LEASE_S + claim.launch_s,
                 client=claim.client,
-                exclude=claim.excluded | self.health.not_to_choose(),
+                exclude=self._excluded(claim),
                 version=claim.playwright_version,
                 worker_id=claim.worker_id,
                 pool=claim.pool,
@@ -77,7 +77,7 @@ class Selector:
         A session that begins so gets its record, with owner and names, once Redis is back, from what its worker was
         told.
         """
-        excluded = claim.excluded | self.health.not_to_choose()
+        excluded = self._excluded(claim)
         fit = {
             worker.worker_id
             for worker in self._roster.workers.values()
@@ -98,6 +98,10 @@ class Selector:
         claim.take_another_id()
         claim.chosen_locally, claim.selection_s = True, 0.0
         return chosen
+
+    def _excluded(self, claim: Claim) -> set[str]:
+        excluded = claim.excluded | self.health.not_to_choose()
+        return excluded if claim.protocol is Protocol.PLAYWRIGHT else excluded | self._roster.without(claim.protocol)
 
     async def caps_reached(self, claim: Claim) -> list[str]:
         """Returns which of the claim's caps are full."""

@@ -126,6 +126,7 @@ class BrowserMessages {
     this.connection = connection;
     this.transport = connection._transport;
     this.isBroken = false;
+    this.isHeld = false;
     this.cdp = null; // of class CdpFront, which takes what is for its clients, unparsed
     this.heard();
     if (this.transport._pipeRead)
@@ -138,9 +139,19 @@ class BrowserMessages {
     this.heardAt = performance.now();
   }
 
-  // For how many milliseconds the browser has said nothing at all.
+  // For how many milliseconds the browser has said nothing at all; none while it is not heard.
   silentMs() {
-    return performance.now() - this.heardAt;
+    return this.isHeld ? 0 : performance.now() - this.heardAt;
+  }
+
+  // Stops reading what the browser says, or goes on; it has a pipe.
+  hold(isHeld) {
+    this.isHeld = isHeld;
+    this.heard();
+    if (isHeld)
+      this.transport._pipeRead.pause();
+    else
+      this.transport._pipeRead.resume();
   }
 
   ownPipe(pipe) {

@@ -16,6 +16,7 @@ const { CdpPages } = require('./cdp_pages.cjs');
 const { Connection } = require('./connection.cjs');
 const { tooManyValues } = require('./message_bounds.cjs');
 const { INTERNAL_ERROR } = require('./session.cjs');
+const { SlowClients } = require('./slow_clients.cjs');
 
 const MIB = 1024 * 1024;
 const MOST_FRAME_BYTES = 256 * MIB; // of a client; above it `ws` ends the connection
@@ -46,6 +47,7 @@ class CdpFront {
     this.sessions = new Map(); // id of a session with the browser -> { connection, isRoot, parent, children }
     this.connections = new Set();
     this.isFull = false; // the pipe
+    this.slow = new SlowClients(session.unit.messages, session.unit.process.pid, options.maxBufferedBytes);
     this.isOver = false;
     this.judged = { // what the rules of cdp_methods.cjs read
       guard: options.clientGuard, isShared: false, isBrowserLevel: true, blocksFileUrls: options.blockFileUrls,
@@ -94,6 +96,7 @@ class CdpFront {
 
   // Called when this connection is being closed, and when it is over: it gets nothing more.
   left(connection) {
+    this.slow.forget(connection);
     if (this.connections.delete(connection) && connection.rootId && !this.isOver)
       this.detach(connection.rootId).then(() => this.keepDownloads()).catch(() => {}); // the browser has ended
   }
@@ -247,7 +250,7 @@ class CdpConnection extends Connection {
   }
 
   resume() {
-    if (this.rootId && !this.front.isFull)
+    if (this.rootId && !this.front.isFull && !this.front.slow.has(this))
       this.ws.resume();
   }
 
@@ -312,8 +315,10 @@ class CdpConnection extends Connection {
   }
 
   send(message) {
-    if (this.isRead())
-      this.ws.send(message, { binary: false });
+    if (this.isClosing)
+      return;
+    this.ws.send(message, { binary: false });
+    this.front.slow.sent(this);
   }
 }
 

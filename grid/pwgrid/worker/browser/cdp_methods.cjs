@@ -1,9 +1,14 @@
-// What a CDP client may ask of its own browser: a table of the methods whose parameters are looked at. A browser of one's own is not the
-// host: what names files of the host is turned into the session's directory or refused. All other methods pass unread; that none of them
-// names a file, a URL that is loaded, or a port, is tried with the browser's own list of methods (tests/hostile/test_cdp_methods.py).
+// What may be asked of the browser by commands of CDP: rules by the names of methods and parameters (`judgeCdp`), for the CDP sessions that
+// a client of Playwright has, and for clients of CDP.
+//
+// Of a CDP client only those methods are read that are in a table (READ): what names files of the host is turned into the session's
+// directory or refused. All others pass unread; that none of them names a file, a URL that is loaded, or a port, is tried with the browser's
+// own list of methods (tests/hostile/test_cdp_methods.py).
 'use strict';
 
-const { ENDS_THE_SESSION, judgeCommand } = require('./message_guard.cjs');
+const {
+  ENDS_THE_SESSION, FILE_URLS, NOTHING, NO_PORT, OFF_OR_UNSHARED, atMost, navigation, objectOf, refusal, textOf,
+} = require('./guard_verdicts.cjs');
 
 const READ = new Map([
   ['Browser.close', () => ENDS_THE_SESSION],
@@ -40,9 +45,13 @@ function judgeRead(method, params, client) {
   return READ.get(method)(method, params, client);
 }
 
+// Whether such a command ends the session is no matter here.
 function guarded(method, params, client) {
-  const refusal = judgeCommand(method, params, client);
-  return refusal ? { refusal } : params;
+  const verdict = judgeCdp(method, params, client);
+  if (!verdict || verdict === ENDS_THE_SESSION)
+    return params;
+  const [why, allowedBy] = verdict;
+  return { refusal: refusal(method, [why.replace(`${method} `, 'it '), allowedBy]) };
 }
 
 // Downloads go where the files of the session are, whatever directory the client has on its own host. That is also what is the default
@@ -69,8 +78,88 @@ function inner(method, params, client) {
   return { ...params, message: JSON.stringify({ ...message, params: judged }) };
 }
 
-function objectOf(value) {
-  return typeof value === 'object' && value !== null ? value : {};
+// --------------------------------------------------------------------------------------------------- the rules themselves
+
+const ENDS_THE_BROWSER = new Set(['Browser.close', 'Browser.crash', 'Browser.crashGpuProcess']);
+// Even on the session of a page these domains reach all pages of the browser, or the browser as a whole.
+const OF_THE_WHOLE_BROWSER = new Set(['Browser', 'Extensions', 'PWA', 'SystemInfo', 'Target', 'Tracing']);
+const OF_A_PAGE_ALONE = new Set([
+  'Browser.getVersion', 'Target.setAutoAttach', 'Target.sendMessageToTarget', 'Target.detachFromTarget',
+]);
+
+// Values at which Chromium's own process crashes: tests/hostile/every_cdp_command.py looks for them.
+const CRASHES_THE_BROWSER = new Map([
+  ['Emulation.setDisplayFeaturesOverride', ({ features }) => !features?.length],
+  ['Input.imeSetComposition', ({ replacementStart, replacementEnd }) => replacementStart < 0 || replacementEnd < 0],
+]);
+
+// Returns [why not, what would allow it], ENDS_THE_SESSION, or null. `client`: { guard, isShared, blocksFileUrls, isBrowserLevel,
+// loopbackPorts (numbers) }.
+function judgeCdp(method, params, client) {
+  if (ENDS_THE_BROWSER.has(method) && client.isShared && client.guard !== 'off')
+    return ENDS_THE_SESSION;
+  return (method === 'Tethering.bind' ? [NO_PORT, NOTHING] : null)
+    || onHost(reachesHost(method, params), client)
+    || navigated(method, params, client)
+    || proxied(textOf(params.proxyServer), client)
+    || crashes(method, params, client)
+    || reachesOthers(method, params, client)
+    || tunnelled(method, params, client);
 }
 
-module.exports = { READ, ENDS_THE_SESSION, isRead, judgeRead };
+function reachesHost(method, { downloadPath, files, data, path: directory }) {
+  if (method === 'Target.exposeDevToolsProtocol')
+    return `${method} lets a page reach files of the host, and all of the browser`;
+  if (method === 'Target.setRemoteLocations')
+    return `${method} reaches other browsers of the host`;
+  if (method.endsWith('.setDownloadBehavior') && downloadPath !== undefined)
+    return `${method} with downloadPath writes files of the host`;
+  if (files !== undefined || data?.files?.length || (method.startsWith('Extensions.') && directory !== undefined))
+    return `${method} reads files of the host`;
+  return '';
+}
+
+// Breakpoints have any URL.
+function navigated(method, { url, installUrlOrBundleUrl = url }, client) {
+  return installUrlOrBundleUrl === undefined || method.startsWith('Debugger.') ? null : navigation(installUrlOrBundleUrl, client);
+}
+
+function onHost(why, client) {
+  return why && (atMost('off', client, why) ?? (client.blocksFileUrls ? [why, FILE_URLS] : null));
+}
+
+function reachesOthers(method, params, client) {
+  const domain = method.split('.', 1)[0];
+  if (client.isBrowserLevel || OF_A_PAGE_ALONE.has(method))
+    return null;
+  if (OF_THE_WHOLE_BROWSER.has(domain) || params.browserContextId !== undefined)
+    return atMost('compatible', client, `${method} is about the whole browser, and others share it`);
+  return null;
+}
+
+function crashes(method, params, client) {
+  if (!client.isShared || client.guard === 'off' || !CRASHES_THE_BROWSER.get(method)?.(params))
+    return null;
+  return [`with these values ${method} crashes the browser, and others share it`, OFF_OR_UNSHARED];
+}
+
+// A context with a proxy; Playwright's own are judged in loopback_ports.cjs.
+function proxied(proxyServer, client) {
+  const named = (proxyServer.match(/\d+/g) ?? []).some(number => client.loopbackPorts.includes(Number(number)));
+  return named ? ['its proxy serves one session alone', NOTHING] : null;
+}
+
+// A CDP session without `flatten` carries messages of another one as text, which may carry those of a third.
+function tunnelled(method, { message }, client) {
+  if (method !== 'Target.sendMessageToTarget')
+    return null;
+  let inner;
+  try {
+    inner = objectOf(JSON.parse(textOf(message)));
+  } catch {
+    return onHost(`${method} with a text that is not JSON`, client); // Chromium's own parser takes more, comments for one
+  }
+  return judgeCdp(textOf(inner.method), objectOf(inner.params), client);
+}
+
+module.exports = { READ, ENDS_THE_SESSION, isRead, judgeCdp, judgeRead };
