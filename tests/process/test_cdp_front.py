@@ -202,6 +202,70 @@ async def test_a_browser_that_crashes_ends_its_own_session_alone(door: CdpDoor, 
         assert await neighbour.evaluate(page, "6 * 7") == 42
 
 
+async def sick(client: CdpClient, signum: int) -> list[psutil.Process]:
+    """Signals the processes from which the browser forks those of its pages; returns them."""
+    below = psutil.Process(await browser_pid(client)).children(recursive=True)
+    zygotes = [each for each in below if "--type=zygote" in each.cmdline()]
+    assert zygotes
+    for each in zygotes:
+        each.send_signal(signum)
+    return zygotes
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_browser_that_opens_no_pages_any_more_ends_its_own_session_alone(signum: int) -> None:
+    async with (
+        cdp_door(max_concurrent_sessions=SLOTS, worker_lost_threshold=3) as door,
+        cdp_client(f"{door.url}/cdp?keep=60") as client,
+        cdp_client(f"{door.url}/cdp") as neighbour,
+    ):
+        pid = await browser_pid(client)
+        await sick(client, signum)
+        target = (await client.send("Target.createTarget", url="about:blank"))["targetId"]
+        await client.post("Page.enable", await client.attach(target))
+        code, text = await asyncio.wait_for(client.ended, BOUND_S)
+        assert (code, text) == (
+            1001,
+            "the grid closed this session: its browser opens no pages any more; connect again",
+        )
+        assert (await door.watched.next_closed()).end == End("grid", Reason(EndReason.BROWSER_SICK))
+        await eventually_async(lambda: not psutil.pid_exists(pid), "the browser is gone")
+        assert await neighbour.evaluate(await neighbour.page(), "6 * 7") == 42
+
+
+async def test_a_client_that_holds_new_pages_sees_nothing_of_the_attempt_at_its_browser() -> None:
+    """The browser is slow with new pages, and then opens the one that is tried. Here it is slow because it is stopped."""
+    async with cdp_door(worker_lost_threshold=30) as door, cdp_client(f"{door.url}/cdp") as client:
+        await client.send("Target.setDiscoverTargets", discover=True)
+        await client.send("Target.setAutoAttach", autoAttach=True, waitForDebuggerOnStart=True, flatten=True)
+        zygotes = await sick(client, signal.SIGSTOP)
+        target = (await client.send("Target.createTarget", url="about:blank"))["targetId"]
+        event = await client.event("Target.attachedToTarget")
+        while event["params"]["targetInfo"]["targetId"] != target:
+            event = await client.event("Target.attachedToTarget")
+        asked = await client.post("Page.enable", page := event["params"]["sessionId"])
+
+        async def contexts() -> list[str]:
+            ids: list[str] = (await client.send("Target.getBrowserContexts"))["browserContextIds"]
+            return ids
+
+        async with asyncio.timeout(BOUND_S):
+            while not (tried := await contexts()):
+                await asyncio.sleep(0.05)
+            for each in zygotes:
+                each.send_signal(signal.SIGCONT)
+            while await contexts():
+                await asyncio.sleep(0.05)
+        await asyncio.wait_for(asked, BOUND_S)
+        await client.send("Runtime.runIfWaitingForDebugger", page)
+        assert await client.evaluate(page, "6 * 7") == 42
+        assert [each["targetId"] for each in await client.pages() if each["browserContextId"] in tried] == []
+        events = [client.events.get_nowait() for _ in range(client.events.qsize())]
+        assert not [each for each in events if tried[0] in str(each)]
+        assert {each["params"]["targetId"] for each in events if each["method"] == "Target.targetDestroyed"} == set()
+        assert not client.ended.done()
+
+
 async def test_the_worker_may_end_a_session(door: CdpDoor) -> None:
     async with cdp_client(f"{door.url}/cdp") as client:
         door.server.close_session(door.latest, Reason(EndReason.ENDED_BY_OPERATOR))
