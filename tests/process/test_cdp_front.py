@@ -88,6 +88,19 @@ async def test_each_session_has_a_browser_of_its_own_and_nothing_of_it_is_left(d
     await eventually_async(lambda: not any(psutil.pid_exists(each) for each in pids), "both browsers are gone")
 
 
+async def test_no_process_of_a_session_listens_on_a_port(door: CdpDoor) -> None:
+    async with cdp_client(f"{door.url}/cdp") as client:
+        assert await client.evaluate(await client.page(), "6 * 7") == 42
+        browser = psutil.Process(await browser_pid(client))
+        server = psutil.Process(door.server.pid)
+        family = [server, *server.children(recursive=True)]
+        assert browser in family
+        connections = [each for process in family for each in process.net_connections()]
+        assert len(connections) == 1  # of this client, so they are seen
+        assert [each for each in connections if each.status == psutil.CONN_LISTEN] == []
+        assert not [each for each in browser.cmdline() if each.startswith("--remote-debugging-port")]
+
+
 async def test_pages_frames_workers_and_popups_come_attached_to_whoever_asks_for_them(door: CdpDoor) -> None:
     async with cdp_client(f"{door.url}/cdp") as client:
         await client.send("Target.setAutoAttach", autoAttach=True, waitForDebuggerOnStart=True, flatten=True)
@@ -234,7 +247,7 @@ async def test_a_browser_that_opens_no_pages_any_more_ends_its_own_session_alone
 
 
 async def test_a_client_that_holds_new_pages_sees_nothing_of_the_attempt_at_its_browser() -> None:
-    """The browser is slow with new pages, and then opens the one that is tried. Here it is slow because it is stopped."""
+    """The browser is slow with new pages, and then opens the one that is tried. Here it cannot until it is let."""
     async with cdp_door(worker_lost_threshold=30) as door, cdp_client(f"{door.url}/cdp") as client:
         await client.send("Target.setDiscoverTargets", discover=True)
         await client.send("Target.setAutoAttach", autoAttach=True, waitForDebuggerOnStart=True, flatten=True)
