@@ -1,6 +1,7 @@
 """CDP clients in one browser server, each session with a browser of its own: real Chromium, raw clients."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -481,6 +482,83 @@ async def test_who_does_not_read_a_flood_ends_and_takes_bounded_memory() -> None
         assert psutil.Process(door.server.pid).memory_info().rss - before < 512 * MIB
         assert await neighbour.evaluate(await neighbour.page(), "6 * 7") == 42
         client.websocket.transport.abort()
+
+
+HALF = bytes([0x01, 0xFF]) + (200 * MIB).to_bytes(8, "big") + bytes(4)
+"""The head of a client's first frame of several, with the mask 0."""
+PINGS = (bytes([0x89, 0x80 | 125]) + bytes(4) + b"x" * 125) * 1000
+
+
+@contextlib.asynccontextmanager
+async def many_clients(door: CdpDoor, number: int) -> AsyncIterator[list[CdpClient]]:
+    """Clients of one session, which end with the block whether they are read or not."""
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(cdp_client(f"{door.url}/cdp"))]
+        url = door.path(door.latest)
+        clients += [await stack.enter_async_context(cdp_client(url)) for _ in range(number - 1)]
+        try:
+            yield clients
+        finally:
+            for each in clients:
+                each.websocket.transport.abort()
+
+
+async def test_messages_that_never_end_are_bounded_for_all_clients_of_a_session_together() -> None:
+    async with (
+        cdp_door(max_concurrent_sessions=SLOTS) as door,
+        cdp_client(f"{door.url}/cdp") as neighbour,
+        many_clients(door, 8) as clients,
+    ):
+        rss = psutil.Process(door.server.pid).memory_info
+        before = rss().rss
+        for each in clients:
+            each.websocket.transport.write(HALF + bytes(64 * MIB))  # 512 MiB together
+        ends = [asyncio.ensure_future(asyncio.shield(each.ended)) for each in clients]
+        ended, _ = await asyncio.wait(ends, timeout=BOUND_S, return_when=asyncio.FIRST_COMPLETED)
+        code, text = next(iter(ended)).result()
+        assert (code, text) == (
+            1009,
+            "too much of messages that are not whole, of all clients of this session together",
+        )
+
+        def sent() -> bool:
+            return all(each.websocket.transport.get_write_buffer_size() == 0 or each.ended.done() for each in clients)
+
+        await eventually_async(sent, "all of it is sent")
+        assert rss().rss - before < 450 * MIB
+        assert await neighbour.evaluate(await neighbour.page(), "6 * 7") == 42
+
+
+async def test_answers_that_nobody_reads_are_bounded_for_all_clients_of_a_session_together() -> None:
+    async with cdp_door(session_max_buffered_mib=8) as door, many_clients(door, 8) as clients:
+        pages = [await each.page() for each in clients]
+        for each, page in zip(clients, pages, strict=True):
+            each.websocket.transport.pause_reading()
+            await each.post("Runtime.evaluate", page, expression="'x'.repeat(48 << 20)", returnByValue=True)
+        connected = psutil.Process(door.server.pid).net_connections
+        await eventually_async(lambda: len(connected("tcp")) < len(clients), "one that does not read has ended")
+        assert door.watched.closed.empty()
+        assert psutil.Process(door.server.pid).memory_info().rss < 1024 * MIB
+
+
+async def test_pings_whose_answers_nobody_reads_take_bounded_memory() -> None:
+    async with (
+        cdp_door(max_concurrent_sessions=SLOTS) as door,
+        cdp_client(f"{door.url}/cdp") as neighbour,
+        many_clients(door, 16) as clients,
+    ):
+        rss = psutil.Process(door.server.pid).memory_info
+        before = rss().rss
+        for each in clients:
+            each.websocket.transport.pause_reading()
+            each.websocket.transport.write(PINGS * 100)  # 13 MiB
+
+        def sent() -> bool:
+            return all(each.websocket.transport.get_write_buffer_size() == 0 or each.ended.done() for each in clients)
+
+        await eventually_async(sent, "all of it is sent")
+        assert rss().rss - before < 512 * MIB
+        assert await neighbour.evaluate(await neighbour.page(), "6 * 7") == 42
 
 
 # Files of the host

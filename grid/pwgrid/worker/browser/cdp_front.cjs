@@ -356,7 +356,7 @@ class CdpConnection extends Connection {
   }
 
   send(message) {
-    if (this.isRead())
+    if (this.isRead(message.length))
       this.ws.send(message, { binary: false });
   }
 }
