@@ -530,11 +530,11 @@ async def test_messages_that_never_end_are_bounded_for_all_clients_of_a_session_
 
 
 async def test_answers_that_nobody_reads_are_bounded_for_all_clients_of_a_session_together() -> None:
-    async with cdp_door(session_max_buffered_mib=8) as door, many_clients(door, 8) as clients:
+    async with cdp_door(session_max_buffered_mib=8) as door, many_clients(door, 6) as clients:
         pages = [await each.page() for each in clients]
         for each, page in zip(clients, pages, strict=True):
             each.websocket.transport.pause_reading()
-            await each.post("Runtime.evaluate", page, expression="'x'.repeat(48 << 20)", returnByValue=True)
+            await each.post("Runtime.evaluate", page, expression="'x'.repeat(56 << 20)", returnByValue=True)
         connected = psutil.Process(door.server.pid).net_connections
         await eventually_async(lambda: len(connected("tcp")) < len(clients), "one that does not read has ended")
         assert door.watched.closed.empty()
