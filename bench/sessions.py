@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from statistics import fmean, median
 
@@ -21,10 +22,16 @@ PAGE = "data:text/html,<title>bench</title><h1>bench</h1>"
 Samples = dict[str, list[float]]
 """By side: sessions per second of each round, or milliseconds of each first page."""
 
-SIDES = ("direct", "grid", "grid with CONFINE=off")
+GRIDS = {
+    "grid": {},
+    "grid with CONFINE=off": {"CONFINE": "off"},
+    "grid with CONFINE=off and CLIENT_GUARD=off": {"CONFINE": "off", "CLIENT_GUARD": "off"},
+}
+"""The settings of each grid, by its name as a side."""
+SIDES = ("direct", *GRIDS)
 LEAST = 0.94
 """The kernel's own checks of what Chromium opens cost 2 to 4 % of a session, and no session has them without a grid.
-The grid with CONFINE=off has no target: it tells what of the difference they are."""
+The grids without them, and without the guard of messages, have no target: they tell what of the difference each is."""
 
 
 def run(options: Options) -> list[Row]:
@@ -35,12 +42,10 @@ def run(options: Options) -> list[Row]:
     sets = options.pick(SETS, 1)
     for number in range(sets):
         progress(f"  set {number + 1} of {sets}")
-        with (
-            DirectServer() as server,
-            grid_of(environment=slots) as grid,
-            grid_of(environment={**slots, "CONFINE": "off"}) as unconfined,
-        ):
-            endpoints = dict(zip(SIDES, (server.endpoint, grid.endpoint, unconfined.endpoint), strict=True))
+        with contextlib.ExitStack() as running:
+            endpoints = {"direct": running.enter_context(DirectServer()).endpoint}
+            for side, settings in GRIDS.items():
+                endpoints[side] = running.enter_context(grid_of(environment={**slots, **settings})).endpoint
             for side, ratio in asyncio.run(_measure(endpoints, rates, first, options)).items():
                 ratios[side].append(ratio)
     return _rows(rates, first, ratios)
@@ -127,7 +132,8 @@ async def _sessions(playwright: Playwright, endpoint: str, count: int) -> float:
 COMPARES = (
     "connect, context, page, goto (a data URL), close with Playwright's own client. All sides have one browser "
     "of the same executable; the grid's worker has its default of five slots, so a slot's way back is in the "
-    f"figure too. There are {SETS} sets of a fresh server and two fresh grids, since one browser is up to 4 % faster "
+    f"figure too. There are {SETS} sets of a fresh server and three fresh grids, since one browser is up to 4 % faster "
     "than another of the same executable for as long as it lives: the ratio of rates is the mean of sets' medians. "
-    "What the kernel checks for a confined browser is the difference between the two grids."
+    "What the kernel checks for a confined browser is the difference between the first two grids, what the guard of "
+    "clients' messages does that between the last two."
 )
