@@ -10,19 +10,20 @@ import argparse
 import contextlib
 import random
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from bench.harness import memory_kib, progress, side_by_side, table
 from bench.servers import driver, grid_of, makes_windows, settled
 from bench.soak_clients import CDP, RAW, REAL, WITH_WINDOWS, Behaviour, Failed, World, works
 from tests.support.census import Census, at_rest, differences, once_equal, use_every_slot, watched
 from tests.support.grid import NEVER, Grid
-from tests.support.raw import session
 
 PING_TIMEOUT_S = 3.0
 SLOTS = 5
@@ -40,6 +41,11 @@ class EventCounts:
     done: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
 
+    def failed(self, what: str) -> None:
+        """One more failure, which is told at once: a run that does not come to its end says so, too."""
+        self.failures[what] += 1
+        progress(f"  FAILED {what}")
+
 
 def lane(world: World, weights: Mapping[Behaviour, int], dice: random.Random, tally: EventCounts) -> None:
     """One client after the other until the soak is stopped."""
@@ -49,9 +55,9 @@ def lane(world: World, weights: Mapping[Behaviour, int], dice: random.Random, ta
         try:
             behaviour(world, dice)
         except Failed as failure:
-            tally.failures[f"{behaviour.__name__}: {failure}"] += 1
+            tally.failed(f"{behaviour.__name__}: {failure}")
         except Exception as error:  # noqa: BLE001 - a lane that ends early would soak less than it says
-            tally.failures[f"{behaviour.__name__}: {error!r}"] += 1
+            tally.failed(f"{behaviour.__name__}: {error!r}")
         tally.done[behaviour.__name__] += 1
 
 
@@ -65,7 +71,14 @@ def soak(
     cdp: bool = False,
 ) -> bool:
     """One soak with its report on stdout. True when nothing leaked and every client was served as it should be."""
+    with tempfile.TemporaryDirectory(prefix="pgs-", dir="/tmp") as profiles:
+        return _soak(minutes, seed, lifetime, workers, isolation, cdp=cdp, profiles=Path(profiles))
+
+
+def _soak(minutes: float, seed: int, lifetime: str, workers: int, isolation: str, *, cdp: bool, profiles: Path) -> bool:
     environment = {
+        "PROFILES": "on",
+        "PROFILES_DIR": str(profiles),
         "SESSION_PING_TIMEOUT": str(PING_TIMEOUT_S),
         "MAX_CONCURRENT_SESSIONS": str(SLOTS),
         "MAX_LIFETIME_SESSIONS": lifetime,
@@ -84,6 +97,7 @@ def soak(
         _come_to_rest(grid, workers, lifetime)
         end, end_memory = once_equal(grid, start), memory(grid)
         ended = sessions_by_end(grid)
+    start["profiles that are none"], end["profiles that are none"] = "", _no_profiles(profiles)
     leaks = differences(start, end)
     rows = [(name, start.get(name, "-"), end.get(name, "-"), "LEAK" if name in leaks else "") for name in start | end]
     rows += [(f"memory, PSS: {name}", start_memory.get(name, "-"), mib, "") for name, mib in end_memory.items()]
@@ -131,15 +145,17 @@ def _run_lanes(
 
 def _come_to_rest(grid: Grid, workers: int, lifetime: str) -> None:
     """Returns once the pool has its workers again, without spares, and each has opened what it opens once. A spare
-    stands by while a worker is nearly used up, so workers in the second half of their lifetimes are used up first; and
+    stands by while a worker is nearly used up, so workers in the second half of their lifetimes are replaced first; and
     for half a minute after the last session."""
     deadline = time.monotonic() + REST_S
     while time.monotonic() < deadline:
-        if any(worker["lifetime"] > int(lifetime) // 2 for worker in grid.status()["workers"]):
-            with contextlib.ExitStack() as held:
-                for _ in range(SLOTS * workers):  # not in those of spares
-                    held.enter_context(session(grid.port))
-            settled(grid)
+        used = [
+            each["id"]
+            for each in grid.status()["workers"]
+            if each["status"] == "available" and each["lifetime"] > int(lifetime) // 2
+        ]
+        if used:
+            grid.command("drain", used[0], "--wait")
         elif _is_at_rest(grid, workers):
             use_every_slot(grid)
             if all(_is_at_rest(grid, workers) for _ in range(LOOKS)):
@@ -151,6 +167,11 @@ def _come_to_rest(grid: Grid, workers: int, lifetime: str) -> None:
 def _is_at_rest(grid: Grid, workers: int) -> bool:
     time.sleep(BETWEEN_S)
     return [worker["status"] for worker in grid.status()["workers"]] == ["available"] * workers
+
+
+def _no_profiles(directory: Path) -> str:
+    """The files among saved profiles that are something else: half a file, the mark of a session that has one."""
+    return ", ".join(str(each) for each in directory.rglob("*") if each.is_file() and each.suffix != ".tar")
 
 
 def memory(grid: Grid) -> Census:
@@ -185,9 +206,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lifetime", default=NEVER, help="sessions after which a worker is recycled")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--isolation", default="context", help="what sessions have for themselves: context or browser")
-    parser.add_argument("--cdp", action="store_true", help="clients speak CDP, and some come back to kept sessions")
+    parser.add_argument(
+        "--isolation", default="", help="what sessions have for themselves: context (default) or browser"
+    )
+    parser.add_argument(
+        "--cdp",
+        action="store_true",
+        help="clients speak CDP: some come back to kept sessions, share one, or have a profile; isolation is "
+        "browser, so that each worker has as many warm browsers before and after",
+    )
     given = parser.parse_args()
+    given.isolation = given.isolation or ("browser" if given.cdp else "context")
     good = soak(given.minutes, given.seed, given.lifetime, given.workers, given.isolation, cdp=given.cdp)
     return 0 if good else 1
 

@@ -7,6 +7,8 @@ which can be killed and stopped; it says `open` once its session is.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import random
 import signal
 import socket
@@ -14,10 +16,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Self
 from urllib.parse import urlsplit
+
+from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.sync.client import ClientConnection, connect
 
 from bench.client import WITH_WINDOW, ClientProcess, Target, head
 from tests.support.raw import GOODBYE, STALL_S, Opcode, frame, read_all, reset_at_close, upgrade
@@ -36,6 +41,8 @@ class World:
     playwright_version: str
     ping_timeout_s: float
     stopped: threading.Event
+    saved: set[str] = field(default_factory=set)
+    """Profiles that a session has left in order."""
 
     def pause(self, seconds: float) -> None:
         """Waits, or less when the soak ends."""
@@ -106,25 +113,110 @@ def babbles(world: World, dice: random.Random) -> None:
         _read_to_end(sock)
 
 
-def comes_back(world: World, dice: random.Random) -> None:
-    """Leaves a CDP session that is kept, and comes back to it."""
-    host, port, _ = world.target
-    path = f"/devtools/browser/{dice.randbytes(8).hex()}"
-    for query in ("?keep=30", ""):
-        try:
-            sock = upgrade((host, port), head((host, port, path + query), world.playwright_version))
-        except OSError as error:
-            raise Failed(str(error)) from None
-        with sock:
-            sock.sendall(GOODBYE)
-            _read_to_end(sock)
-
-
 def breaks_the_protocol(world: World, dice: random.Random) -> None:
     """Sends an unmasked frame in an open session."""
     with world.session() as sock:
         sock.sendall(b"\x82\x05" + dice.randbytes(5))
         _read_to_end(sock)
+
+
+# Raw clients that speak CDP
+
+KEEP_S, WITH_ONE_BROWSER, PROFILES = 5, 4, 6
+
+
+def comes_back(world: World, dice: random.Random) -> None:
+    """Leaves a session that is kept, comes back to its page, and closes its browser or leaves it to its time."""
+    path = f"/devtools/browser/{dice.randbytes(8).hex()}?keep={KEEP_S}"
+    address = f"data:text/html,{dice.randbytes(8).hex()}"
+    with _cdp(world, path) as client:
+        _ask(client, "Target.createTarget", url=address)
+    world.pause(dice.random())
+    with _cdp(world, path) as client:
+        if address not in [each["url"] for each in _ask(client, "Target.getTargets")["targetInfos"]]:
+            raise Failed("a kept session has lost its page")
+        if dice.random() < 0.8:
+            _ask(client, "Browser.close")
+        else:
+            return
+    _is_over(world, path)
+
+
+def shares(world: World, dice: random.Random) -> None:
+    """Several clients of one browser, which ends with the last of them; some vanish."""
+    path = f"/devtools/browser/{dice.randbytes(8).hex()}"
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(_cdp(world, path)) for _ in range(dice.randrange(2, WITH_ONE_BROWSER + 1))]
+        context = _ask(clients[0], "Target.createBrowserContext")["browserContextId"]
+        dice.shuffle(clients)
+        for each in clients:
+            if context not in _ask(each, "Target.getBrowserContexts")["browserContextIds"]:
+                raise Failed("clients of one session see different browsers")
+            if dice.random() < 0.3:
+                reset_at_close(each.socket)
+                each.socket.close()
+            else:
+                each.close()
+
+
+def has_a_profile(world: World, dice: random.Random) -> None:
+    """Has what the last session with this profile has left, unless another one has it."""
+    name = f"soak-{dice.randrange(PROFILES)}"
+    try:
+        client = connect(_url(world, f"/cdp?profile={name}"), compression=None, open_timeout=STALL_S)
+    except InvalidStatus as refused:
+        if refused.response.status_code == 409:
+            return
+        raise Failed(bytes(refused.response.body or b"").decode()) from None
+    with client:
+        had = world.saved.copy()
+        cookies = [each["name"] for each in _ask(client, "Storage.getCookies")["cookies"]]
+        if name in had and "soak" not in cookies:
+            raise Failed("a profile has lost what it had")
+        cookie = {"name": "soak", "value": "1", "url": "https://soak.test", "expires": time.time() + 3600}
+        _ask(client, "Storage.setCookies", cookies=[cookie])
+        _ask(client, "Browser.close")
+        world.saved.add(name)
+
+
+def _url(world: World, path: str) -> str:
+    host, port, _ = world.target
+    return f"ws://{host}:{port}{path}"
+
+
+@contextlib.contextmanager
+def _cdp(world: World, path: str) -> Iterator[ClientConnection]:
+    try:
+        with connect(_url(world, path), compression=None, open_timeout=STALL_S) as client:
+            yield client
+    except InvalidStatus as refused:
+        raise Failed(bytes(refused.response.body or b"").decode()) from None
+    except (WebSocketException, OSError) as error:
+        raise Failed(repr(error)) from None
+
+
+def _ask(client: ClientConnection, method: str, **params: object) -> dict[str, Any]:
+    number = next(_numbers)
+    client.send(json.dumps({"id": number, "method": method, "params": params}))
+    while (message := json.loads(client.recv(STALL_S))).get("id") != number:
+        pass
+    if "error" in message:
+        raise Failed(f"{method}: {message['error']}")
+    result: dict[str, Any] = message["result"]
+    return result
+
+
+def _is_over(world: World, path: str) -> None:
+    """Nobody gets a session whose client has closed its browser."""
+    try:
+        with connect(_url(world, path), compression=None, open_timeout=STALL_S):
+            raise Failed("a session goes on whose client has closed its browser")
+    except InvalidStatus as refused:
+        if refused.response.status_code not in (404, 410):
+            raise Failed(bytes(refused.response.body or b"").decode()) from None
+
+
+_numbers = itertools.count(1)
 
 
 # Clients in processes of their own
@@ -182,7 +274,7 @@ RAW: dict[Behaviour, int] = {
 }
 """Behaviours and their weights."""
 
-CDP: dict[Behaviour, int] = {**RAW, comes_back: 4}
+CDP: dict[Behaviour, int] = {**RAW, comes_back: 4, shares: 4, has_a_profile: 2}
 """The raw ones of a soak over CDP."""
 
 REAL: dict[Behaviour, int] = {works: 6, is_killed: 3, freezes_at_work: 1}

@@ -26,6 +26,7 @@ from tests.support.grid import WITHOUT_SPARES, Grid, eventually_async, running_g
 from tests.support.http_server import serving
 from tests.support.kill_table_row import STEADY, comes_out_exact
 from tests.support.leases import CHROMIUM, borrow, give_back, lease_now, request
+from tests.support.raw import answer, head
 from tests.support.recipes import recipe
 
 ENVIRONMENT = {**STEADY, "PROFILES": "on", "PROFILE_MAX_MIB": "4", "PROFILES_MAX": "3", "DRAIN_TIMEOUT": "120"}
@@ -330,6 +331,43 @@ async def test_a_lease_has_its_profile_from_its_borrow_to_its_end(
         answer = request(grid, "POST", "/session/borrow", {"labelKey": CHROMIUM, "profile": "no name!"})
         assert (answer.status, "letters" in answer.body["error"]) == (400, True), answer
         counters_are_exact(grid)
+
+
+async def test_killed_proxies_masters_and_redis_take_no_profile_from_its_session(
+    playwright: Playwright, exact_grid: Grid, site: str
+) -> None:
+    grid = exact_grid
+    async with shop(playwright, grid) as (_, page):
+        await log_in(page, site)
+        session = latest(grid)["id"]
+
+        def is_in_use() -> bool:
+            """Without Redis, or a heartbeat since it is back, nobody knows a worker: 503."""
+            status, _, body = answer(grid.port, head(target="/cdp?profile=shop-login"))
+            assert status in (409, 503)
+            return status == 409 and f"in use by session {session}" in body["error"]
+
+        async def goes_on() -> None:
+            assert await logged_in(page, site) == ["who=ada", "of ada"]
+            await eventually_async(is_in_use, "who asks for its profile hears that the session has it")
+
+        for role in ("proxy", "redis"):
+            killed = grid.status()[role]["pid"]
+            os.kill(killed, signal.SIGKILL)
+
+            def has_another(role: str = role, killed: int = killed) -> bool:
+                return grid.status()[role]["pid"] not in (None, killed)
+
+            await eventually_async(has_another, f"another {role}")
+            await goes_on()
+        await asyncio.to_thread(grid.kill_master)
+        await goes_on()
+        await asyncio.to_thread(grid.start_again)
+        await goes_on()
+    assert (await is_over(grid))["id"] == session
+    async with shop(playwright, grid) as (_, page):
+        assert await logged_in(page, site) == ["who=ada", "of ada"]
+    await is_over(grid)
 
 
 async def test_a_worker_killed_while_it_saves_leaves_that_to_its_successor(

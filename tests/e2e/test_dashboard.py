@@ -5,6 +5,8 @@ import base64
 import contextlib
 import json
 import os
+import re
+import secrets
 import signal
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
@@ -42,10 +44,11 @@ WAIT_S = 20.0
 
 
 @pytest.fixture(scope="module")
-def own_grid() -> Iterator[Grid]:
+def own_grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
     """Two workers of three slots, whose lives are too long for spares; who finds no slot waits for long."""
     need("chromium")
     environment = {
+        **{"PROFILES": "on", "PROFILES_DIR": str(tmp_path_factory.mktemp("profiles"))},
         **{"MAX_CONCURRENT_SESSIONS": str(SLOTS), "MAX_LIFETIME_SESSIONS": "6000", "MAX_WORKER_MEMORY_MIB": "4000"},
         **{"MAX_WORKER_MEMORY_HARD_MIB": "5000", "WORKER_SELECT_TIMEOUT": str(WAIT_S)},
     }
@@ -262,6 +265,37 @@ async def test_an_operator_looks_at_a_session_which_is_on_its_record(
     refused = await asyncio.to_thread(raw_answer, own_grid, raw.head(target=f"/v1/live/{session}"))
     assert refused.startswith(b"HTTP/1.1 409 "), refused
     assert "looked at by an operator" in (await asyncio.to_thread(own_grid.command, "sessions")).stdout
+
+
+async def test_a_cdp_session_is_shown_with_its_profile_and_the_time_that_it_is_still_kept(
+    own_grid: Grid, page: Page
+) -> None:
+    host = f"ws://127.0.0.1:{own_grid.port}"
+    session = secrets.token_hex(8)
+    async with connect(f"{host}/devtools/browser/{session}?keep=90&profile=shop") as client:
+        row = page.locator("#sessions tbody tr").filter(has_text=session)
+        pool = row.locator("td[data-label=Pool]")
+        await expect(pool).to_have_text("chromium (own browser, cdp, profile shop)")
+        await expect(row.locator(".badge")).to_have_text("running")
+        await client.close()
+    reason = row.locator("td[data-label=Reason]")
+    await expect(row.locator(".badge")).to_have_text("kept")
+    await expect(reason).to_have_text(re.compile(r"^waits for a client until \d\d:\d\d:\d\d \([1-9]\d s\)$"))
+    _, told = await asyncio.to_thread(api, own_grid, f"/v1/sessions/{session}")
+    assert told.items() >= {"protocol": "cdp", "profile": "shop", "kept": True}.items()
+    shown = await page.evaluate(f"new Date({told['keptUntil']} * 1000).toLocaleTimeString('de')")
+    await expect(reason).to_contain_text(f"until {shown}")
+    before = await reason.inner_text()
+    await expect(reason).not_to_have_text(before)  # the time that is left grows less
+    await page.locator("#words").fill("profile shop")
+    await expect(row).to_be_visible()
+    await page.locator("#words").fill("")
+    async with connect(f"{host}/devtools/browser/{session}"):
+        await expect(row.locator(".badge")).to_have_text("running")
+        await expect(reason).to_have_text("")
+        page.once("dialog", lambda dialog: dialog.accept())
+        await row.get_by_role("button", name="End").click()
+        await expect(reason).to_have_text("ended by operator")
 
 
 def views(grid: Grid) -> int:

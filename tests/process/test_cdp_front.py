@@ -1,6 +1,7 @@
 """CDP clients in one browser server, each session with a browser of its own: real Chromium, raw clients."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -86,6 +87,19 @@ async def test_each_session_has_a_browser_of_its_own_and_nothing_of_it_is_left(d
         assert len(await one.pages()) == 2
         assert len(await other.pages()) == 1
     await eventually_async(lambda: not any(psutil.pid_exists(each) for each in pids), "both browsers are gone")
+
+
+async def test_no_process_of_a_session_listens_on_a_port(door: CdpDoor) -> None:
+    async with cdp_client(f"{door.url}/cdp") as client:
+        assert await client.evaluate(await client.page(), "6 * 7") == 42
+        browser = psutil.Process(await browser_pid(client))
+        server = psutil.Process(door.server.pid)
+        family = [server, *server.children(recursive=True)]
+        assert browser in family
+        connections = [each for process in family for each in process.net_connections()]
+        assert len(connections) == 1  # of this client, so they are seen
+        assert [each for each in connections if each.status == psutil.CONN_LISTEN] == []
+        assert not [each for each in browser.cmdline() if each.startswith("--remote-debugging-port")]
 
 
 async def test_pages_frames_workers_and_popups_come_attached_to_whoever_asks_for_them(door: CdpDoor) -> None:
@@ -200,6 +214,70 @@ async def test_a_browser_that_crashes_ends_its_own_session_alone(door: CdpDoor, 
         assert (code, text) == (1011, "the grid closed this session: its browser crashed")
         assert (await door.watched.next_closed()).end == End("browser", Reason(EndReason.BROWSER_CRASHED))
         assert await neighbour.evaluate(page, "6 * 7") == 42
+
+
+async def sick(client: CdpClient, signum: int) -> list[psutil.Process]:
+    """Signals the processes from which the browser forks those of its pages; returns them."""
+    below = psutil.Process(await browser_pid(client)).children(recursive=True)
+    zygotes = [each for each in below if "--type=zygote" in each.cmdline()]
+    assert zygotes
+    for each in zygotes:
+        each.send_signal(signum)
+    return zygotes
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_browser_that_opens_no_pages_any_more_ends_its_own_session_alone(signum: int) -> None:
+    async with (
+        cdp_door(max_concurrent_sessions=SLOTS, worker_lost_threshold=3) as door,
+        cdp_client(f"{door.url}/cdp?keep=60") as client,
+        cdp_client(f"{door.url}/cdp") as neighbour,
+    ):
+        pid = await browser_pid(client)
+        await sick(client, signum)
+        target = (await client.send("Target.createTarget", url="about:blank"))["targetId"]
+        await client.post("Page.enable", await client.attach(target))
+        code, text = await asyncio.wait_for(client.ended, BOUND_S)
+        assert (code, text) == (
+            1001,
+            "the grid closed this session: its browser opens no pages any more; connect again",
+        )
+        assert (await door.watched.next_closed()).end == End("grid", Reason(EndReason.BROWSER_SICK))
+        await eventually_async(lambda: not psutil.pid_exists(pid), "the browser is gone")
+        assert await neighbour.evaluate(await neighbour.page(), "6 * 7") == 42
+
+
+async def test_a_client_that_holds_new_pages_sees_nothing_of_the_attempt_at_its_browser() -> None:
+    """The browser is slow with new pages, and then opens the one that is tried. Here it cannot until it is let."""
+    async with cdp_door(worker_lost_threshold=30) as door, cdp_client(f"{door.url}/cdp") as client:
+        await client.send("Target.setDiscoverTargets", discover=True)
+        await client.send("Target.setAutoAttach", autoAttach=True, waitForDebuggerOnStart=True, flatten=True)
+        zygotes = await sick(client, signal.SIGSTOP)
+        target = (await client.send("Target.createTarget", url="about:blank"))["targetId"]
+        event = await client.event("Target.attachedToTarget")
+        while event["params"]["targetInfo"]["targetId"] != target:
+            event = await client.event("Target.attachedToTarget")
+        asked = await client.post("Page.enable", page := event["params"]["sessionId"])
+
+        async def contexts() -> list[str]:
+            ids: list[str] = (await client.send("Target.getBrowserContexts"))["browserContextIds"]
+            return ids
+
+        async with asyncio.timeout(BOUND_S):
+            while not (tried := await contexts()):
+                await asyncio.sleep(0.05)
+            for each in zygotes:
+                each.send_signal(signal.SIGCONT)
+            while await contexts():
+                await asyncio.sleep(0.05)
+        await asyncio.wait_for(asked, BOUND_S)
+        await client.send("Runtime.runIfWaitingForDebugger", page)
+        assert await client.evaluate(page, "6 * 7") == 42
+        assert [each["targetId"] for each in await client.pages() if each["browserContextId"] in tried] == []
+        events = [client.events.get_nowait() for _ in range(client.events.qsize())]
+        assert not [each for each in events if tried[0] in str(each)]
+        assert {each["params"]["targetId"] for each in events if each["method"] == "Target.targetDestroyed"} == set()
+        assert not client.ended.done()
 
 
 async def test_the_worker_may_end_a_session(door: CdpDoor) -> None:
@@ -438,6 +516,83 @@ async def test_who_does_not_read_ends_alone_where_its_browser_has_other_clients(
         assert await other.evaluate(own, "6 * 7") == 42
         client.websocket.transport.abort()
         assert door.watched.closed.empty()
+
+
+HALF = bytes([0x01, 0xFF]) + (200 * MIB).to_bytes(8, "big") + bytes(4)
+"""The head of a client's first frame of several, with the mask 0."""
+PINGS = (bytes([0x89, 0x80 | 125]) + bytes(4) + b"x" * 125) * 1000
+
+
+@contextlib.asynccontextmanager
+async def many_clients(door: CdpDoor, number: int) -> AsyncIterator[list[CdpClient]]:
+    """Clients of one session, which end with the block whether they are read or not."""
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(cdp_client(f"{door.url}/cdp"))]
+        url = door.path(door.latest)
+        clients += [await stack.enter_async_context(cdp_client(url)) for _ in range(number - 1)]
+        try:
+            yield clients
+        finally:
+            for each in clients:
+                each.websocket.transport.abort()
+
+
+async def test_messages_that_never_end_are_bounded_for_all_clients_of_a_session_together() -> None:
+    async with (
+        cdp_door(max_concurrent_sessions=SLOTS) as door,
+        cdp_client(f"{door.url}/cdp") as neighbour,
+        many_clients(door, 8) as clients,
+    ):
+        rss = psutil.Process(door.server.pid).memory_info
+        before = rss().rss
+        for each in clients:
+            each.websocket.transport.write(HALF + bytes(64 * MIB))  # 512 MiB together
+        ends = [asyncio.ensure_future(asyncio.shield(each.ended)) for each in clients]
+        ended, _ = await asyncio.wait(ends, timeout=BOUND_S, return_when=asyncio.FIRST_COMPLETED)
+        code, text = next(iter(ended)).result()
+        assert (code, text) == (
+            1009,
+            "too much of messages that are not whole, of all clients of this session together",
+        )
+
+        def sent() -> bool:
+            return all(each.websocket.transport.get_write_buffer_size() == 0 or each.ended.done() for each in clients)
+
+        await eventually_async(sent, "all of it is sent")
+        assert rss().rss - before < 450 * MIB
+        assert await neighbour.evaluate(await neighbour.page(), "6 * 7") == 42
+
+
+async def test_answers_that_nobody_reads_are_bounded_for_all_clients_of_a_session_together() -> None:
+    async with cdp_door(session_max_buffered_mib=8) as door, many_clients(door, 6) as clients:
+        pages = [await each.page() for each in clients]
+        for each, page in zip(clients, pages, strict=True):
+            each.websocket.transport.pause_reading()
+            await each.post("Runtime.evaluate", page, expression="'x'.repeat(56 << 20)", returnByValue=True)
+        connected = psutil.Process(door.server.pid).net_connections
+        await eventually_async(lambda: len(connected("tcp")) < len(clients), "one that does not read has ended")
+        assert door.watched.closed.empty()
+        assert psutil.Process(door.server.pid).memory_info().rss < 1024 * MIB
+
+
+async def test_pings_whose_answers_nobody_reads_take_bounded_memory() -> None:
+    async with (
+        cdp_door(max_concurrent_sessions=SLOTS) as door,
+        cdp_client(f"{door.url}/cdp") as neighbour,
+        many_clients(door, 16) as clients,
+    ):
+        rss = psutil.Process(door.server.pid).memory_info
+        before = rss().rss
+        for each in clients:
+            each.websocket.transport.pause_reading()
+            each.websocket.transport.write(PINGS * 100)  # 13 MiB
+
+        def sent() -> bool:
+            return all(each.websocket.transport.get_write_buffer_size() == 0 or each.ended.done() for each in clients)
+
+        await eventually_async(sent, "all of it is sent")
+        assert rss().rss - before < 512 * MIB
+        assert await neighbour.evaluate(await neighbour.page(), "6 * 7") == 42
 
 
 # Files of the host

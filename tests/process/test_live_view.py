@@ -13,11 +13,13 @@ from typing import Any
 
 from playwright.async_api import CDPSession, Page, Playwright, async_playwright
 
+from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.types import BrowserType
 from pwgrid.worker.browser.launch import LAUNCHER
 from pwgrid.worker.holders import OwnBrowser
 from tests.conftest import need
 from tests.support.browsers import fit_browser
+from tests.support.cdp_door import cdp_client, cdp_door
 from tests.support.stand_in_proxy import BOUND_S, browser_server
 
 COLOURS = ("rgb(200, 0, 0)", "rgb(0, 160, 0)", "rgb(0, 0, 220)")
@@ -192,6 +194,44 @@ async def test_a_session_with_a_browser_of_its_own_is_shown_and_not_its_neighbou
             await own.close()
             assert await of_own.ended()
         await shared.close()
+
+
+async def test_pages_of_a_cdp_session_are_shown_while_it_has_a_client_and_while_it_is_kept(tmp_path: Path) -> None:
+    need("chromium")
+    path = tmp_path / "live.sock"
+    async with (
+        cdp_door(live_view=path) as door,
+        async_playwright() as playwright,
+        await playwright.chromium.launch(executable_path=fit_browser("chromium").executable) as decoding,
+    ):
+        decoder = await decoding.new_page()
+        async with cdp_client(f"{door.url}/cdp?keep=60") as client, viewer(path, door.latest) as looking:
+            first = (await client.pages())[0]["targetId"]
+            while not (pages := await looking.told())["pages"]:
+                pass
+            assert pages["page"] == first
+            assert [each["id"] for each in pages["pages"]] == [first]
+            page = await client.attach(first)
+            await client.send("Page.navigate", page, url=f"data:text/html,{coloured(COLOURS[0])}")
+            looking.say(ack=True)
+            await frame_of_colour(looking, decoder, COLOURS[0])
+            second = (await client.send("Target.createTarget", url=f"data:text/html,{coloured(COLOURS[1])}"))[
+                "targetId"
+            ]
+            while second not in [each["id"] for each in pages["pages"]]:
+                pages = await looking.told()
+            looking.say(page=second)
+            await frame_of_colour(looking, decoder, COLOURS[1])
+            # The client has heard of its own session with the page, and nothing of whoever looks.
+            assert (await client.event("Target.attachedToTarget"))["params"]["sessionId"] == page
+            assert client.events.empty()
+        assert (await door.next_said())["say"] == "kept"
+        async with viewer(path, door.latest) as looking:
+            looking.say(page=first)
+            looking.say(ack=True)
+            await frame_of_colour(looking, decoder, COLOURS[0])
+            door.server.close_session(door.latest, Reason(EndReason.ENDED_BY_OPERATOR))
+            assert await looking.ended()
 
 
 async def test_a_viewer_gets_a_frame_when_it_asks_the_newest_one_and_five_a_second_at_most(tmp_path: Path) -> None:

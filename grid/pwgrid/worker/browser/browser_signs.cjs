@@ -5,6 +5,8 @@
 const TICK_MS = 500;
 // Calls of clients for which the browser makes a context or a page.
 const MAKES_PAGES = new Set(['newContext', 'newContextForReuse', 'newPage']);
+// Commands of CDP that the process of a page answers: a client that has got a new page begins with one of them.
+const ASKS_PAGE = new Set(['Page.enable', 'Page.getFrameTree', 'Runtime.enable']);
 // How a renderer ends by its page's own doing, as Chromium says it. Other ends ("failed to launch", "killed") say something of the browser
 // or the host.
 const BY_THE_PAGE = new Set(['crashed', 'oom']);
@@ -15,7 +17,7 @@ class BrowserSigns {
     this.browser = browser;
     this.signAfterMs = signAfterMs;
     this.onSign = onSign;
-    this.calls = new Map(); // client -> its unanswered calls of MAKES_PAGES, by their ids
+    this.calls = new Map(); // client -> its unanswered calls of MAKES_PAGES or ASKS_PAGE, by their ids
     this.unready = new WeakMap(); // page that the browser has not set up -> for how many milliseconds it has not
     this.opened = 0; // pages that clients have got
     this.cut = null; // { kind, afterMs }: which calls end their session, once the browser is known to be sick
@@ -54,7 +56,7 @@ class BrowserSigns {
   // A client's call begins, is answered, or its client is gone.
 
   began(client, { id, method }) {
-    if (!MAKES_PAGES.has(method))
+    if (!MAKES_PAGES.has(method) && !ASKS_PAGE.has(method))
       return;
     if (!this.calls.has(client))
       this.calls.set(client, new Map());
@@ -163,4 +165,4 @@ function cheapestQuestion(browser) {
   return [browser.session, 'Browser.getInfo']; // Playwright's own Firefox
 }
 
-module.exports = { BrowserSigns };
+module.exports = { ASKS_PAGE, BrowserSigns };

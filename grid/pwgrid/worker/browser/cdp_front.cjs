@@ -10,10 +10,12 @@
 const fs = require('node:fs');
 const path = require('node:path');
 
+const { ASKS_PAGE } = require('./browser_signs.cjs');
 const { readEnvelope, Unreadable } = require('./cdp_message.cjs');
 const { ENDS_THE_SESSION, isRead, judgeRead } = require('./cdp_methods.cjs');
 const { CdpPages } = require('./cdp_pages.cjs');
 const { Connection } = require('./connection.cjs');
+const { HiddenPage } = require('./hidden_page.cjs');
 const { tooManyValues } = require('./message_bounds.cjs');
 const { INTERNAL_ERROR } = require('./session.cjs');
 const { SlowClients } = require('./slow_clients.cjs');
@@ -30,6 +32,9 @@ const ATTACHED = '{"method":"Target.attachedToTarget","params":{"sessionId":"';
 const DETACHED = '{"method":"Target.detachedFromTarget","params":{"sessionId":"';
 const UNREADABLE = '{"error":';
 const MOST_ANSWER_BYTES = 500; // of one that names a context
+const ANSWER = /^\{"id":(\d+),/;
+const MOST_START_CHARACTERS = 24; // of an answer, with its number
+const MOST_ASKED = 100; // of those that are unanswered, for each connection
 const ERROR = -32000, NO_SESSION = -32001, INVALID_REQUEST = -32600; // as the browser has them
 const BRACE = 0x7d;
 const END_OF_MESSAGE = Buffer.from('\0');
@@ -49,6 +54,7 @@ class CdpFront {
     this.isFull = false; // the pipe
     this.slow = new SlowClients(session.unit.messages, session.unit.process.pid, options.maxBufferedBytes);
     this.isOver = false;
+    this.hidden = null; // of class HiddenPage, while it is tried whether the browser opens pages
     this.judged = { // what the rules of cdp_methods.cjs read
       guard: options.clientGuard, isShared: false, isBrowserLevel: true, blocksFileUrls: options.blockFileUrls,
       directory: this.directory, get loopbackPorts() { return [...loopbackPorts.addresses.keys()]; },
@@ -94,9 +100,17 @@ class CdpFront {
     connection.attached(sessionId);
   }
 
+  // Fails if the browser opens no page any more. Clients see nothing of the attempt.
+  async tryBrowser(timeoutMs) {
+    this.hidden = new HiddenPage(this.session.unit.browser);
+    await this.hidden.works(timeoutMs);
+    this.hidden = null;
+  }
+
   // Called when this connection is being closed, and when it is over: it gets nothing more.
   left(connection) {
     this.slow.forget(connection);
+    this.session.unit.signs.gone(connection);
     if (this.connections.delete(connection) && connection.rootId && !this.isOver)
       this.detach(connection.rootId).then(() => this.keepDownloads()).catch(() => {}); // the browser has ended
   }
@@ -126,12 +140,16 @@ class CdpFront {
     if (!session)
       return false;
     const { connection } = session;
+    if (this.hidden?.isIn(message))
+      return true;
     const event = isTargetEvent(message) ? message.latin1Slice(0, DETACHED.length + SESSION_ID_CHARACTERS) : '';
     if (event.startsWith(ATTACHED))
       this.add(idAfter(event, ATTACHED), sessionId, connection);
     this.session.server.workMark.begins(this.session.id);
     if (connection.makesContexts.size)
       this.contextMade(message, connection);
+    if (connection.asked.size)
+      connection.pageAnswered(message);
     connection.send(session.isRoot ? withoutTail(message) : message);
     if (event.startsWith(DETACHED))
       this.forget(idAfter(event, DETACHED));
@@ -175,7 +193,9 @@ class CdpFront {
     this.sessions.get(this.sessions.get(sessionId)?.parent)?.children.delete(sessionId);
     const gone = [sessionId];
     for (const each of gone) { // they may be as deep as a client likes
-      gone.push(...this.sessions.get(each)?.children ?? []);
+      const session = this.sessions.get(each);
+      gone.push(...session?.children ?? []);
+      session?.connection.pageGone(each);
       this.sessions.delete(each);
     }
   }
@@ -218,6 +238,7 @@ class CdpConnection extends Connection {
     this.rootId = ''; // of its session with the browser
     this.tail = null;
     this.makesContexts = new Set(); // numbers of the commands that do, until they are answered
+    this.asked = new Map(); // id of an unanswered command of ASKS_PAGE -> session of the page
     this.front = this.session.cdp;
     ws.on('error', () => {}); // `ws` has closed it then
     ws.on('message', data => {
@@ -283,6 +304,8 @@ class CdpConnection extends Connection {
     const refusal = tooLarge(data, method);
     if (refusal)
       return this.answer({ id, sessionId, code: ERROR, message: refusal });
+    if (ASKS_PAGE.has(method))
+      this.asksPage(Number(id), method, sessionId);
     if (isRead(method))
       this.judge(data, envelope);
     else if (sessionId)
@@ -302,6 +325,27 @@ class CdpConnection extends Connection {
     if (method === 'Target.createBrowserContext')
       this.makesContexts.add(Number(id));
     this.front.write(Buffer.from(JSON.stringify({ id: Number(id), method, params: judged, sessionId: sessionId || this.rootId })));
+  }
+
+  // What a page leaves unanswered is a sign that the browser may have no process for it (browser_signs.cjs).
+  asksPage(id, method, sessionId) {
+    if (this.asked.size >= MOST_ASKED)
+      return;
+    this.asked.set(id, sessionId);
+    this.session.unit.signs.began(this, { id, method });
+  }
+
+  pageAnswered(message) {
+    const id = Number(ANSWER.exec(message.latin1Slice(0, MOST_START_CHARACTERS))?.[1]);
+    if (this.asked.delete(id))
+      this.session.unit.signs.answered(this, { id });
+  }
+
+  pageGone(sessionId) {
+    for (const [id, of] of this.asked) {
+      if (of === sessionId && this.asked.delete(id))
+        this.session.unit.signs.answered(this, { id });
+    }
   }
 
   endSession(id, sessionId) {

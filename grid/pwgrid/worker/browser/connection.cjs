@@ -7,7 +7,14 @@ const { Silence } = require('./session_timeouts.cjs');
 
 const CLOSE_GRACE_MS = 3_000; // between the close frame and the end of the socket, if the client does not answer or read it
 const TEXT_LIMIT_BYTES = 123; // of the reason in a close frame (RFC 6455)
+const MIB = 1024 * 1024;
+const COUNTED_FROM_BYTES = MIB; // a connection that holds less does not matter, however many a session has
+// What the connections of one session may hold together of messages that are not whole: the largest message, and something for others.
+const MOST_HALF_BYTES = 320 * MIB;
+const PIECE_BYTES = 256; // what each piece of a message takes beside its bytes
+const MESSAGE_TOO_BIG = 1009;
 const NO_HOST = ['ETIMEDOUT', 'EHOSTUNREACH', 'ENETUNREACH'];
+const HALF_MESSAGES = 'too much of messages that are not whole, of all clients of this session together';
 const kConnection = Symbol('connection'); // property of a socket
 
 class Connection {
@@ -20,6 +27,9 @@ class Connection {
     this.timer = null;
     this.isClosing = false; // it has a close frame of ours
     this.isOver = false;
+    this.unanswered = null; // what the last ping said, if it waits for its answer
+    this.halfSince = 0; // socket.bytesRead when the last message was whole
+    this.halfBytes = 0; // of what has come since
     socket[kConnection] = this;
     socket.on('error', error => { this.errno = error.code; });
     socket.once('close', () => this.closed());
@@ -34,7 +44,10 @@ class Connection {
   upgraded(ws) {
     this.ws = ws;
     this.silence = new Silence(this);
-    ws.on('ping', () => this.isRead()); // each is answered
+    ws._autoPong = false;
+    ws.on('ping', data => this.pinged(data));
+    ws.on('message', () => { this.halfSince = this.socket.bytesRead; });
+    this.socket.on('data', () => this.countHalf());
     // Playwright closes a WebSocket when the browser disconnects, and `ws` when the client breaks the protocol. Then the client gets the
     // grid's close frame, and no terminate() right after it, which would swallow it.
     const { close, terminate } = ws;
@@ -68,6 +81,40 @@ class Connection {
     if (!this.isClosing && this.ws.bufferedAmount > this.session.server.options.maxBufferedBytes)
       this.fail('grid', 'the client does not read');
     return !this.isClosing;
+  }
+
+  // Answers a ping; of those that come while much waits for the client only the last one, once that is read (RFC 6455, 5.5.3). A client
+  // that pings and does not read would have each answer kept here, which takes three times its bytes.
+  pinged(data) {
+    if (this.isClosing)
+      return;
+    if (this.ws.bufferedAmount < COUNTED_FROM_BYTES)
+      return this.ws.pong(data);
+    if (!this.unanswered) {
+      this.socket.once('drain', () => {
+        this.ws.pong(this.unanswered, undefined, () => {}); // it may be closed
+        this.unanswered = null;
+      });
+    }
+    this.unanswered = data;
+  }
+
+  // A client may begin a message and never end it, and what it sends between its pieces keeps memory, too: a piece is part of what came
+  // with it.
+  countHalf() {
+    const { _bufferedBytes, _buffers, _fragments } = this.ws._receiver;
+    if (!_bufferedBytes && !_fragments.length)
+      this.halfSince = this.socket.bytesRead;
+    this.halfBytes = this.socket.bytesRead - this.halfSince + PIECE_BYTES * (_buffers.length + _fragments.length);
+    if (this.halfBytes > COUNTED_FROM_BYTES)
+      boundHalfMessages(this.session.connections);
+  }
+
+  // What it has sent of a message goes, and what it sends until its end is not kept.
+  dropHalf() {
+    this.socket.removeAllListeners('data').resume();
+    Object.assign(this.ws._receiver, { _buffers: [], _bufferedBytes: 0, _fragments: [] });
+    this.halfBytes = 0;
   }
 
   // Ends this connection alone if the session has others, or is kept without one; else the session.
@@ -112,6 +159,15 @@ class Connection {
     this.isOver = true;
     this.session.left(this);
   }
+}
+
+// Ends the connection that has most of messages that are not whole, if all have more than MOST_HALF_BYTES together.
+function boundHalfMessages(connections) {
+  const all = [...connections].sort((one, other) => other.halfBytes - one.halfBytes);
+  if (all.reduce((total, each) => total + each.halfBytes, 0) <= MOST_HALF_BYTES)
+    return;
+  all[0].fail('client', 'protocol error', MESSAGE_TOO_BIG, { detail: String(MESSAGE_TOO_BIG), text: HALF_MESSAGES });
+  all[0].dropHalf();
 }
 
 // Answers a handshake with an error, and ends the socket.

@@ -376,7 +376,7 @@ function onBroken(unit, error) {
 async function onSign(unit, what) {
   if (unit.isShared)
     return say({ say: 'sign', what });
-  if (unit.tried || sessionOf(unit)?.cdp) // a CDP client would see the pages of an attempt, and hold them
+  if (unit.tried)
     return;
   const { opened } = unit.signs;
   await tryBrowser(unit, options.tryS * 1000).catch(() => {
@@ -414,9 +414,9 @@ function onBrowserGone(kind, why) {
     stop();
 }
 
-// Does what a client does: connect, context, page, evaluate. Returns the browser's version.
+// Does what a client does: connect, context, page, evaluate. Returns the browser's version. In a CDP session without its clients' noticing.
 async function tryBrowser(unit, timeoutMs) {
-  const tried = unit.tried = attemptAt(unit, timeoutMs);
+  const tried = unit.tried = sessionOf(unit)?.cdp?.tryBrowser(timeoutMs) ?? attemptAt(unit, timeoutMs);
   try {
     return await tried;
   } finally {

@@ -110,11 +110,16 @@ function draw() {
   }, 16);
 }
 
-// Updates ages, which grow while nothing else changes.
+// Updates ages and times that are left, which change while nothing else does.
 function grow() {
   const now = state.now();
   for (const element of document.querySelectorAll('.age')) {
     const text = element.since ? age((element.until ?? now) - element.since) : '';
+    if (element.textContent !== text)
+      element.textContent = text;
+  }
+  for (const element of document.querySelectorAll('.left')) {
+    const text = element.at ? ` (${age(element.at - now)})` : '';
     if (element.textContent !== text)
       element.textContent = text;
   }

@@ -59,3 +59,8 @@ export function since(element, at, until = null) {
   element.since = at;
   element.until = until;
 }
+
+// Makes an element show the time that is left until `at`, which app.js updates; nothing without one.
+export function left(element, at) {
+  element.at = at;
+}

@@ -1,6 +1,6 @@
 // The table of sessions, with a filter that stays where it is while rows come and go.
 
-import { byId, h, keyed, set, since } from './dom.js';
+import { byId, h, keyed, left, set, since } from './dom.js';
 import { clock } from './format.js';
 import { view } from './live_view.js';
 
@@ -47,12 +47,18 @@ function protocolOf(session) {
   return (session.protocol ?? 'playwright') === 'playwright' ? '' : session.protocol;
 }
 
+// What is said of it beside its pool; '' of one that is like most.
+function kindOf(session) {
+  const own = isShared(session) ? '' : `own ${session.isolation}`;
+  return [own, protocolOf(session), session.profile ? `profile ${session.profile}` : ''].filter(Boolean).join(', ');
+}
+
 function passes(session) {
   const state = wanted.value;
   if (state === 'live' ? !isLive(session) : state === 'ended' ? isLive(session) : state && stateOf(session) !== state)
     return false;
   const text = [session.id, session.name, session.run, session.pool, session.workerId, stateOf(session), session.client,
-    session.reason, isShared(session) ? '' : session.isolation, protocolOf(session)].filter(Boolean).join(' ').toLowerCase();
+    session.reason, kindOf(session)].filter(Boolean).join(' ').toLowerCase();
   return words.value.toLowerCase().split(/\s+/).every(word => text.includes(word));
 }
 
@@ -61,7 +67,8 @@ function makeRow(id, act) {
   return h('tr', {},
     h('th', { scope: 'row', 'data-label': 'Session' }, h('code', { text: id })),
     cell('Name'), cell('Run'), cell('Pool'), cell('Worker', h('code')), cell('State', h('span', { class: 'badge' })),
-    cell('Age', h('span', { class: 'age' })), cell('Client'), cell('Reason'),
+    cell('Age', h('span', { class: 'age' })), cell('Client'),
+    cell('Reason', h('span'), h('span', { class: 'left' })),
     h('td', { class: 'actions' },
       h('button', { type: 'button', class: 'view operator', text: 'View', 'aria-label': `View session ${id}`,
         onclick: event => view(event.target.closest('tr').shown) }), ' ',
@@ -75,7 +82,8 @@ function updateRow(row, session) {
   const cells = row.children;
   set(cells[1], { text: session.name ?? '' });
   set(cells[2], { text: session.run ?? '' });
-  set(cells[3], { text: isShared(session) ? session.pool : `${session.pool} (${[`own ${session.isolation}`, protocolOf(session)].filter(Boolean).join(', ')})` });
+  const kind = kindOf(session);
+  set(cells[3], { text: kind ? `${session.pool} (${kind})` : session.pool });
   set(cells[4].firstElementChild, { text: session.workerId });
   const state = stateOf(session);
   const level = { running: 'good', kept: 'plain', pending: 'plain', failed: 'bad', expired: 'warn', ended: 'warn' }[state] ?? 'plain';
@@ -84,7 +92,8 @@ function updateRow(row, session) {
   set(cells[7], { text: session.client });
   const looked = session.viewedAt ? `looked at, last at ${clock(session.viewedAt)}` : '';
   const waits = session.kept ? `waits for a client until ${clock(session.keptUntil)}` : '';
-  set(cells[8], { text: [session.reason, waits, looked].filter(Boolean).join('; ') });
+  set(cells[8].firstElementChild, { text: [session.reason, looked, waits].filter(Boolean).join('; ') });
+  left(cells[8].lastElementChild, session.kept ? session.keptUntil : null);
   row.querySelector('.end').hidden = !isLive(session);
   row.querySelector('.view').hidden = !isLive(session) || !mayView;
 }
