@@ -129,7 +129,9 @@ class CdpClient:
             async for text in self.websocket:
                 message = json.loads(text)
                 if "id" in message:
-                    self._answers.pop(message["id"]).set_result(message)
+                    answer = self._answers.pop(message["id"])
+                    if not answer.done():  # who asked has been cancelled
+                        answer.set_result(message)
                 else:
                     self.events.put_nowait(message)
         self.ended.set_result((self.websocket.close_code, self.websocket.close_reason or ""))

@@ -25,7 +25,7 @@ from pwgrid.worker.holders import LiveSession, OfferedClient, OwnBrowser, Sessio
 from tests.support.browsers import fit_browser
 from tests.support.fake_grid import FAKE_LAUNCHER, launching
 
-BOUND_S = 30.0
+BOUND_S = 90.0
 """Bounds a failure; nothing is meant to take this long."""
 
 
