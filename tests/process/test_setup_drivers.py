@@ -4,9 +4,11 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pwgrid.common.errors import GridError
@@ -123,6 +125,15 @@ def test_a_version_that_pip_cannot_get_is_one_sentence_and_leaves_nothing(place:
     (place.directory / "1.59.0").mkdir()
     with pytest.raises(GridError, match="its Node does not run"):
         raise GridError(fault_of(own_driver_in(place.directory / "1.59.0")) or "")
+
+
+def test_a_check_leaves_no_file_and_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    assert fault_of(own_driver()) is None
+    assert list(tmp_path.iterdir()) == []
+    started = [each for each in psutil.process_iter(["environ"]) if str(tmp_path) in str(each.info["environ"])]
+    assert started == []
 
 
 def own_driver_in(directory: Path) -> drivers.Driver:

@@ -139,7 +139,11 @@ def fault_of(driver: Driver) -> str | None:
     version, fault = output_of([driver.node, "--version"])
     if fault is not None:
         return f"its Node does not run: {fault}"
-    printed, fault = output_of([driver.node, CHECK_DRIVER, driver.core], timeout_s=_CHECK_S)
+    with tempfile.TemporaryDirectory(
+        prefix="pwgrid-check-"
+    ) as directory:  # a driver leaves files where a check ends early
+        environ = {**os.environ, "TMPDIR": directory}
+        printed, fault = output_of([driver.node, CHECK_DRIVER, driver.core], environ, timeout_s=_CHECK_S)
     if fault is not None:
         return f"its driver {driver.version} cannot be loaded by Node {version.strip()}: {fault}"
     missing = json.loads(printed)

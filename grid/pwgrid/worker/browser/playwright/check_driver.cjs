@@ -34,21 +34,17 @@ async function objectsOf(core) {
     }
     return registerDispatcher.call(this, dispatcher);
   };
-  const server = await chromium.launchServer({ executablePath: process.execPath, chromiumSandbox: false });
-  try {
-    const client = await chromium.connect(server.wsEndpoint());
-    const context = await client.newContext();
-    const page = await context.newPage();
-    await context.newCDPSession(page);
-    found.context = found.BrowserContext?._object;
-    found.page = found.Page?._object;
-    found.transport = found.browser?._connection?._transport;
-    found.session = found.browser?._session;
-    found.rootSession = await found.browser?._clientRootSession();
-    return found;
-  } finally {
-    server.kill().catch(() => {});
-  }
+  found.launched = await chromium.launchServer({ executablePath: process.execPath, chromiumSandbox: false });
+  const client = await chromium.connect(found.launched.wsEndpoint());
+  const context = await client.newContext();
+  const page = await context.newPage();
+  await context.newCDPSession(page);
+  found.context = found.BrowserContext?._object;
+  found.page = found.Page?._object;
+  found.transport = found.browser?._connection?._transport;
+  found.session = found.browser?._session;
+  found.rootSession = await found.browser?._clientRootSession();
+  return found;
 }
 
 async function main() {
@@ -56,7 +52,9 @@ async function main() {
     process.stderr.write(`it opens no page within ${LIMIT_MS / 1000} s\n`);
     process.exit(1);
   }, LIMIT_MS).unref();
-  const missing = missingIn(await objectsOf(process.argv[2]));
+  const found = await objectsOf(process.argv[2]);
+  const missing = missingIn(found);
+  await found.launched.kill();
   process.stdout.write(JSON.stringify(missing), () => process.exit(0));
 }
 
