@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pwgrid.common.reasons import Reason, WorkerEnd
+from pwgrid.common.types import Isolation
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master import memory_meter as memory
 from pwgrid.master.memory_meter import MemoryMeter
@@ -322,7 +323,7 @@ def test_over_the_hard_limit_the_session_with_the_largest_browser_ends_before_th
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     workers = FakeWorkers()
-    workers.worker.launched, workers.worker.own_browsers = {"nodePid": os.getpid()}, 2
+    workers.worker.launched = {"nodePid": os.getpid()}
     meter = metered(workers, max_worker_memory_hard_mib=16, memory_metric="rss")
     with psutil.Popen(["sleep", "600"]) as small, psutil.Popen(["sleep", "600"]) as large:
         sizes = {os.getpid(): 17 << 20, small.pid: 1, large.pid: 2}
@@ -339,8 +340,20 @@ def test_over_the_hard_limit_the_session_with_the_largest_browser_ends_before_th
         small.kill()
 
 
-def test_where_nobody_has_a_browser_alone_the_worker_is_killed_at_once() -> None:
+@pytest.mark.parametrize(
+    ("isolation", "is_killed"), [(Isolation.CONTEXT, True), (Isolation.PROCESS, True), (Isolation.BROWSER, False)]
+)
+def test_where_the_largest_browser_is_shared_the_worker_is_killed_at_once(
+    monkeypatch: pytest.MonkeyPatch, isolation: Isolation, is_killed: bool
+) -> None:
     workers = FakeWorkers()
-    workers.worker.launched = {"nodePid": os.getpid()}
-    metered(workers, max_worker_memory_hard_mib=16, memory_metric="rss").tick(100.0)
-    assert (workers.link.sent, workers.killed) == ([], [("w", "memory limit")])
+    meter = metered(workers, max_worker_memory_hard_mib=16, memory_metric="rss", isolation=isolation)
+    with psutil.Popen(["sleep", "600"]) as small, psutil.Popen(["sleep", "600"]) as large:
+        workers.worker.launched = {"nodePid": os.getpid(), "browserPid": large.pid}
+        sizes = {os.getpid(): 17 << 20, small.pid: 1, large.pid: 2}
+        monkeypatch.setattr(memory, "rss_bytes", lambda process: sizes.get(process.pid, 0))
+        meter.tick(100.0)
+        small.kill()
+        large.kill()
+    assert [data["pid"] for name, data in workers.link.sent if name == "end_browser"] == [large.pid] * (not is_killed)
+    assert workers.killed == [("w", "memory limit")] * is_killed

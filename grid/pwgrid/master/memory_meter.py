@@ -9,6 +9,7 @@ from typing import Any, Final
 import psutil
 import structlog
 
+from pwgrid.common.types import Isolation
 from pwgrid.common.worker_lifecycle import NOT_ENDED, WITH_BROWSER
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.memory_readings import MIB, available_mib, cgroup_problem, memory_bytes, rss_bytes
@@ -104,14 +105,22 @@ class MemoryMeter:
         alone. Returns False if there is nothing left to try."""
         if worker.end_all_kept(reason):
             return True
-        if not worker.own_browsers or worker.link is None:
+        if worker.link is None:
             return False
         sizes = self._sizes_of_browsers(worker.launched.get("nodePid", 0), table)
         if going := [at for pid, at in worker.ended_browsers.items() if pid in sizes]:
             return now < max(going) + GOING_S
-        if sizes:
-            worker.end_browser(max(sizes, key=sizes.__getitem__), now, reason)
-        return bool(sizes)
+        largest = max(sizes, key=sizes.__getitem__, default=None)
+        if largest is None or largest == self._shared_browser(worker):
+            return False
+        worker.end_browser(largest, now, reason)
+        return True
+
+    def _shared_browser(self, worker: Worker) -> int | None:
+        """The pid of the browser that sessions of this worker share, if it has one. What the worker has told of its
+        sessions may be as old as a ping: so that says nothing of who has a browser alone."""
+        isolation = self._settings_of(worker).isolation
+        return None if isolation is Isolation.BROWSER else worker.launched.get("browserPid")
 
     def _sizes_of_browsers(self, node_pid: int, table: Table) -> dict[int, int]:
         """Returns the memory of each browser of a browser server, with all below it, by its pid."""
