@@ -537,6 +537,15 @@ async def many_clients(door: CdpDoor, number: int) -> AsyncIterator[list[CdpClie
                 each.websocket.transport.abort()
 
 
+async def all_is_sent(clients: list[CdpClient]) -> None:
+    """Waits until each of these has nothing more to send, or has ended."""
+
+    def sent() -> bool:
+        return all(each.websocket.transport.get_write_buffer_size() == 0 or each.ended.done() for each in clients)
+
+    await eventually_async(sent, "all of it is sent")
+
+
 async def test_messages_that_never_end_are_bounded_for_all_clients_of_a_session_together() -> None:
     async with (
         cdp_door(max_concurrent_sessions=SLOTS) as door,
@@ -554,11 +563,7 @@ async def test_messages_that_never_end_are_bounded_for_all_clients_of_a_session_
             1009,
             "too much of messages that are not whole, of all clients of this session together",
         )
-
-        def sent() -> bool:
-            return all(each.websocket.transport.get_write_buffer_size() == 0 or each.ended.done() for each in clients)
-
-        await eventually_async(sent, "all of it is sent")
+        await all_is_sent(clients)
         assert rss().rss - before < 450 * MIB
         assert await neighbour.evaluate(await neighbour.page(), "6 * 7") == 42
 
@@ -586,11 +591,7 @@ async def test_pings_whose_answers_nobody_reads_take_bounded_memory() -> None:
         for each in clients:
             each.websocket.transport.pause_reading()
             each.websocket.transport.write(PINGS * 100)  # 13 MiB
-
-        def sent() -> bool:
-            return all(each.websocket.transport.get_write_buffer_size() == 0 or each.ended.done() for each in clients)
-
-        await eventually_async(sent, "all of it is sent")
+        await all_is_sent(clients)
         assert rss().rss - before < 512 * MIB
         assert await neighbour.evaluate(await neighbour.page(), "6 * 7") == 42
 
