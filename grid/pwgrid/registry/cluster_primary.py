@@ -1,0 +1,168 @@
+"""Finds the node of a Redis Cluster that has all keys of a grid: the primary of the slot of their hash tag.
+
+Stands where redis-py has a Sentinel: its pool asks `discover_master` before each new connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Final, NamedTuple
+
+import redis
+from redis import asyncio as aredis
+from redis.asyncio.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
+from redis.crc import key_slot
+from redis.exceptions import AskError, ClusterDownError, RedisError, ResponseError, TryAgainError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+Address = tuple[str, int]
+"""Host and port."""
+
+Answer = list[Any]
+"""A node's replies to QUESTIONS."""
+
+QUESTIONS: Final = (("CLUSTER", "SLOTS"), ("CLUSTER", "NODES"))
+"""The first has the addresses as clients shall use them, the second says which node's view is the newest one."""
+
+NOT_LOCAL: Final = "attempted to access a non local key in a cluster node"
+"""Of a script's error, when some of the keys that it uses have moved and others have not."""
+
+_EPOCH, _SLOTS = 6, 8  # of the words of a line of CLUSTER NODES
+
+
+class _Claim(NamedTuple):
+    """What one node says of the slot. The greatest is the newest: of two primaries the later one has the higher epoch,
+    and of equals it is the primary itself that knows whether it gives the slot away."""
+
+    epoch: int
+    is_of_primary: bool
+    address: Address
+    is_moving: bool
+
+
+def find_primary(named: Iterable[Address], prefix: str) -> Generator[Address, Answer | Exception, Address]:
+    """Yields each node to ask, is sent its answer or why there is none, and returns the primary's address.
+
+    All that are named are asked, since one that is cut off, or has just come back, may not know of a failover yet.
+    Raises what the last one failed with if none answers, ClusterDownError if no node has the slot, and TryAgainError
+    while it moves: a script that met only a part of its keys would take that for all.
+    """
+    slot, claims, fault = key_slot(prefix.encode()), [], None
+    for address in named:
+        answer = yield address
+        if isinstance(answer, Exception):
+            fault = answer
+        elif (claim := _claim(answer, address, slot)) is not None:
+            claims.append(claim)
+            fault = None
+    if not claims:
+        raise fault or ClusterDownError("CLUSTERDOWN Hash slot not served", status_code="CLUSTERDOWN")
+    newest = max(claims)
+    if not newest.is_of_primary:
+        answer = yield newest.address
+        if isinstance(answer, Exception):
+            raise answer
+        newest = max(newest, _claim(answer, newest.address, slot) or newest)
+    if newest.is_moving:
+        raise TryAgainError(f"slot {slot} is on its way from {newest.address[0]}:{newest.address[1]}")
+    return newest.address
+
+
+def _claim(answer: Answer, asked: Address, slot: int) -> _Claim | None:
+    """None if this node knows of no primary for the slot."""
+    slots, nodes = answer
+    lines = {words[0]: words for words in (line.split(" ") for line in nodes.splitlines())}
+    for first, last, (host, port, node, *_), *_ in slots:
+        if first <= slot <= last:
+            words = lines[node]
+            is_of_primary = "myself" in words[2].split(",")
+            # What a node gives away stands in its own line alone.
+            is_moving = any(each.startswith(f"[{slot}->-") for each in words[_SLOTS:])
+            return _Claim(int(words[_EPOCH]), is_of_primary, (host or asked[0], port), is_moving)
+    return None
+
+
+class ClusterNodes:
+    """The nodes that a URL names. `open_pool` makes a pool of connections to one of them."""
+
+    def __init__(self, named: list[Address], prefix: str, open_pool: Callable[..., aredis.ConnectionPool]) -> None:
+        self._named, self._prefix, self._open_pool = named, prefix, open_pool
+
+    async def discover_master(self, _service: str) -> Address:
+        """As `find_primary`."""
+        search = find_primary(self._named, self._prefix)
+        address = next(search)
+        while True:
+            try:
+                answer: Answer | Exception = await self._ask(address)
+            except (RedisError, OSError) as error:
+                answer = error
+            try:
+                address = search.send(answer)
+            except StopIteration as found:
+                primary: Address = found.value
+                return primary
+
+    async def aclose(self) -> None:
+        """Does nothing: between questions there is no connection."""
+
+    async def _ask(self, address: Address) -> Answer:
+        pool = self._open_pool(host=address[0], port=address[1])
+        try:
+            connection = await pool.get_connection()
+            await connection.send_packed_command(connection.pack_commands(QUESTIONS))
+            return [await connection.read_response() for _ in QUESTIONS]
+        finally:
+            with contextlib.suppress(RedisError):  # it could not be closed in time
+                await pool.aclose()
+
+
+class BlockingClusterNodes:
+    """As ClusterNodes, for redis-py's blocking pools."""
+
+    def __init__(self, named: list[Address], prefix: str, open_pool: Callable[..., redis.ConnectionPool]) -> None:
+        self._named, self._prefix, self._open_pool = named, prefix, open_pool
+
+    def discover_master(self, _service: str) -> Address:
+        """As `find_primary`."""
+        search = find_primary(self._named, self._prefix)
+        address = next(search)
+        while True:
+            try:
+                answer: Answer | Exception = self._ask(address)
+            except (RedisError, OSError) as error:
+                answer = error
+            try:
+                address = search.send(answer)
+            except StopIteration as found:
+                primary: Address = found.value
+                return primary
+
+    def _ask(self, address: Address) -> Answer:
+        pool = self._open_pool(host=address[0], port=address[1])
+        try:
+            connection = pool.get_connection()
+            connection.send_packed_command(connection.pack_commands(QUESTIONS))
+            return [connection.read_response() for _ in QUESTIONS]
+        finally:
+            pool.close()
+
+
+class ClusterConnection(SentinelManagedConnection):
+    """A connection to the primary, which is lost when that has not got all keys any more: the next one goes to the node
+    that has. An ASK is not followed: a script that met only a part of its keys would take that for all."""
+
+    async def read_response(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return await super().read_response(*arguments, **options)
+        except ResponseError as error:
+            if isinstance(error, ClusterDownError):
+                raise RedisConnectionError(str(error), status_code="CLUSTERDOWN") from error
+            if isinstance(error, AskError | TryAgainError) or NOT_LOCAL in str(error):  # MOVED is an AskError, too
+                raise RedisConnectionError(str(error), status_code="TRYAGAIN") from error
+            raise
+
+
+class ClusterSSLConnection(ClusterConnection, SentinelManagedSSLConnection):
+    """The same over TLS."""
