@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,14 @@ class RedisNode:
 
     def __init__(self, directory: Path) -> None:
         self.port = _port_of_node()
-        place = directory / str(self.port)
-        place.mkdir()
+        self._place = directory / str(self.port)
+        self._place.mkdir()
+        self.start()
+        self.id: str = self.command("CLUSTER", "MYID")
+
+    def start(self) -> None:
+        """Starts it, empty, as what its cluster knows it as, and waits until it answers."""
+        place = str(self._place)
         self.process = subprocess.Popen(
             [
                 *(find_redis_server(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", place, "--save", ""),
@@ -38,12 +45,16 @@ class RedisNode:
             stdout=subprocess.DEVNULL,
         )
         eventually(self._answers, f"the node on port {self.port} answers")
-        self.id: str = self.command("CLUSTER", "MYID")
 
     def command(self, *arguments: str | int) -> Any:
         """One command on this very node."""
         with Redis(port=self.port, decode_responses=True) as client:
             return client.execute_command(*arguments)
+
+    def is_primary(self) -> bool:
+        """Whether it is one, and has the link to its replica or primary."""
+        role, *rest = self.command("ROLE")
+        return bool(role == "master" and rest[1])
 
     def is_up(self) -> bool:
         """Whether all slots are served, as far as this node knows."""
@@ -82,9 +93,10 @@ class RedisCluster:
         for _ in range(4):
             self._all.append(RedisNode(self.directory))
         *self.nodes, self.replica = self._all
-        others = [slot for slot in range(REDIS_CLUSTER_HASH_SLOTS) if slot != SLOT]
-        for epoch, (node, slots) in enumerate(zip(self.nodes, ([SLOT], others[::2], others[1::2]), strict=True), 1):
-            node.command("CLUSTER", "SET-CONFIG-EPOCH", epoch)
+        for number, node in enumerate(self.nodes):
+            node.command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            # Each has many: one that gave its last one away would become a replica.
+            slots = [(slot + SLOT) % REDIS_CLUSTER_HASH_SLOTS for slot in range(number, REDIS_CLUSTER_HASH_SLOTS, 3)]
             node.command("CLUSTER", "ADDSLOTS", *slots)
         for node in self._all[1:]:
             node.command("CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port)
@@ -98,23 +110,26 @@ class RedisCluster:
         """Names the primaries."""
         return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
-    def begin_to_move_slot(self, to: RedisNode) -> None:
-        """From now on the keys of a grid are on their way from `nodes[0]`."""
-        to.command("CLUSTER", "SETSLOT", SLOT, "IMPORTING", self.nodes[0].id)
-        self.nodes[0].command("CLUSTER", "SETSLOT", SLOT, "MIGRATING", to.id)
+    def fail_over(self, to: RedisNode) -> None:
+        """Makes this one, a replica, the primary of what was that."""
+        to.command("CLUSTER", "FAILOVER")
+        eventually(to.is_primary, "it is the primary, and has the other one as its replica")
 
-    def move_keys(self, to: RedisNode, most: int = 1_000_000) -> int:
-        """Moves up to so many keys of the slot, one by one; returns how many these were."""
-        moved = 0
-        while moved < most and (keys := self.nodes[0].command("CLUSTER", "GETKEYSINSLOT", SLOT, 1)):
-            self.nodes[0].command("MIGRATE", "127.0.0.1", to.port, keys[0], 0, 5000)
-            moved += 1
-        return moved
-
-    def finish_move(self, to: RedisNode) -> None:
-        """The slot is `to`'s."""
-        for node in (to, *self.nodes):
+    @contextlib.contextmanager
+    def moving_slot(self, whence: RedisNode, to: RedisNode) -> Iterator[None]:
+        """The keys of a grid are on their way within the block, some here, some there, and have arrived after it."""
+        to.command("CLUSTER", "SETSLOT", SLOT, "IMPORTING", whence.id)
+        whence.command("CLUSTER", "SETSLOT", SLOT, "MIGRATING", to.id)
+        keys = whence.command("CLUSTER", "GETKEYSINSLOT", SLOT, 1_000_000)
+        self._move(keys[::2], whence, to)
+        yield
+        while keys := whence.command("CLUSTER", "GETKEYSINSLOT", SLOT, 1_000_000):
+            self._move(keys, whence, to)
+        for node in (to, whence, *self.nodes):
             node.command("CLUSTER", "SETSLOT", SLOT, "NODE", to.id)
+
+    def _move(self, keys: list[str], whence: RedisNode, to: RedisNode) -> None:
+        whence.command("MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "KEYS", *keys)
 
     def close(self) -> None:
         """Ends all nodes, and proves that nothing is left of them."""
