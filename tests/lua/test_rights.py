@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pwgrid.common.paths import resource_dir
 from pwgrid.registry import rights
+from pwgrid.registry.cluster_primary import QUESTIONS
 from tests.support.grid import ROOT
 from tests.support.redis import RedisServer
 
@@ -38,7 +39,9 @@ def of_code(redis: RedisServer) -> set[str]:
 def test_the_commands_are_those_that_the_scripts_and_the_code_send(redis: RedisServer) -> None:
     used = of_scripts() | of_code(redis)
     assert len(of_scripts()) > 20
-    assert set(rights.commands()) == used | OF_REDIS_PY | OF_THE_TRIAL
+    assert set(rights.commands()) == used - {"cluster"} | OF_REDIS_PY | OF_THE_TRIAL
+    of_cluster = set(rights.commands(of_cluster=True)) - set(rights.commands())
+    assert of_cluster == {"|".join(words).lower() for words in QUESTIONS}
     assert not OF_REDIS_PY & of_scripts()
 
 

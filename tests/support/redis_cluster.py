@@ -51,11 +51,6 @@ class RedisNode:
         with Redis(port=self.port, decode_responses=True) as client:
             return client.execute_command(*arguments)
 
-    def is_primary(self) -> bool:
-        """Whether it is one, and has the link to its replica or primary."""
-        role, *rest = self.command("ROLE")
-        return bool(role == "master" and rest[1])
-
     def is_up(self) -> bool:
         """Whether all slots are served, as far as this node knows."""
         return "cluster_state:ok" in self.command("CLUSTER", "INFO")
@@ -78,7 +73,7 @@ class RedisNode:
 
 
 class RedisCluster:
-    """`nodes` are the primaries, of which `nodes[0]` has the keys of a grid; `replica` is its replica."""
+    """`primary` has the keys of a grid, `replica` is its replica, `others` are primaries without a replica."""
 
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="pwgrid-cluster-"))
@@ -92,32 +87,43 @@ class RedisCluster:
     def _start(self) -> None:
         for _ in range(4):
             self._all.append(RedisNode(self.directory))
-        *self.nodes, self.replica = self._all
-        for number, node in enumerate(self.nodes):
+        self.primary, *self.others, self.replica = self._all
+        for number, node in enumerate((self.primary, *self.others)):
             node.command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
             # Each has many: one that gave its last one away would become a replica.
             slots = [(slot + SLOT) % REDIS_CLUSTER_HASH_SLOTS for slot in range(number, REDIS_CLUSTER_HASH_SLOTS, 3)]
             node.command("CLUSTER", "ADDSLOTS", *slots)
         for node in self._all[1:]:
-            node.command("CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port)
+            node.command("CLUSTER", "MEET", "127.0.0.1", self.primary.port)
         eventually(lambda: all(each.words(node) for each in self._all for node in self._all), "all know each other")
-        self.replica.command("CLUSTER", "REPLICATE", self.nodes[0].id)
+        self.replica.command("CLUSTER", "REPLICATE", self.primary.id)
         eventually(lambda: all(each.is_up() for each in self._all), "the cluster is up")
-        eventually(self._replica_is_known, "the replica is one")
+        eventually(self._has_replica, "the replica is one")
 
     @property
     def url(self) -> str:
-        """Names the primaries."""
-        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        """Names those that were the primaries at first."""
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self._all[:3])
 
-    def fail_over(self, to: RedisNode) -> None:
-        """Makes this one, a replica, the primary of what was that."""
-        to.command("CLUSTER", "FAILOVER")
-        eventually(to.is_primary, "it is the primary, and has the other one as its replica")
+    def fail_over(self) -> None:
+        """Has the replica take over, as an operator does."""
+        self.replica.command("CLUSTER", "FAILOVER")
+        self.replica_takes_over()
+
+    def replica_takes_over(self) -> None:
+        """Waits for that."""
+        eventually(lambda: self.replica.command("ROLE")[0] == "master", "the replica takes over")
+        self.primary, self.replica = self.replica, self.primary
+
+    def start_again(self) -> None:
+        """Starts the node that was killed; returns when it is the replica."""
+        self.replica.start()
+        eventually(self._has_replica, "it comes back as a replica")
 
     @contextlib.contextmanager
-    def moving_slot(self, whence: RedisNode, to: RedisNode) -> Iterator[None]:
+    def moving_slot(self, to: RedisNode) -> Iterator[None]:
         """The keys of a grid are on their way within the block, some here, some there, and have arrived after it."""
+        whence = self.primary
         to.command("CLUSTER", "SETSLOT", SLOT, "IMPORTING", whence.id)
         whence.command("CLUSTER", "SETSLOT", SLOT, "MIGRATING", to.id)
         keys = whence.command("CLUSTER", "GETKEYSINSLOT", SLOT, 1_000_000)
@@ -125,8 +131,9 @@ class RedisCluster:
         yield
         while keys := whence.command("CLUSTER", "GETKEYSINSLOT", SLOT, 1_000_000):
             self._move(keys, whence, to)
-        for node in (to, whence, *self.nodes):
+        for node in (to, whence):
             node.command("CLUSTER", "SETSLOT", SLOT, "NODE", to.id)
+        self.primary = to
 
     def _move(self, keys: list[str], whence: RedisNode, to: RedisNode) -> None:
         whence.command("MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "KEYS", *keys)
@@ -139,11 +146,9 @@ class RedisCluster:
         shutil.rmtree(self.directory)
         assert not self.directory.exists()
 
-    def _replica_is_known(self) -> bool:
-        replication = self.replica.command("INFO", "replication")
-        return replication["master_link_status"] == "up" and all(
-            "slave" in node.words(self.replica)[2].split(",") for node in self.nodes
-        )
+    def _has_replica(self) -> bool:
+        link = self.replica.command("INFO", "replication").get("master_link_status")
+        return link == "up" and all("slave" in node.words(self.replica)[2].split(",") for node in self._all)
 
 
 def _port_of_node() -> int:

@@ -6,7 +6,7 @@ Stands where redis-py has a Sentinel: its pool asks `discover_master` before eac
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, NamedTuple
 
 import redis
@@ -41,23 +41,24 @@ class _Claim(NamedTuple):
     is_moving: bool
 
 
-def find_primary(named: Iterable[Address], prefix: str) -> Generator[Address, Answer | Exception, Address]:
+def find_primary(named: Sequence[Address], prefix: str) -> Generator[Address, Answer | Exception, Address]:
     """Yields each node to ask, is sent its answer or why there is none, and returns the primary's address.
 
     All that are named are asked, since one that is cut off, or has just come back, may not know of a failover yet.
     Raises what the last one failed with if none answers, ClusterDownError if no node has the slot, and TryAgainError
     while it moves: a script that met only a part of its keys would take that for all.
     """
-    slot, claims, fault = key_slot(prefix.encode()), [], None
+    slot, claims, faults = key_slot(prefix.encode()), [], []
     for address in named:
         answer = yield address
         if isinstance(answer, Exception):
-            fault = answer
+            faults.append(answer)
         elif (claim := _claim(answer, address, slot)) is not None:
             claims.append(claim)
-            fault = None
+    if len(faults) == len(named):
+        raise faults[-1]
     if not claims:
-        raise fault or ClusterDownError("CLUSTERDOWN Hash slot not served", status_code="CLUSTERDOWN")
+        raise ClusterDownError("CLUSTERDOWN Hash slot not served", status_code="CLUSTERDOWN")
     newest = max(claims)
     if not newest.is_of_primary:
         answer = yield newest.address
