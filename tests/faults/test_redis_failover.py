@@ -21,6 +21,7 @@ from tests.support.redis_cluster import PREFIX, RedisCluster
 from tests.support.sentinels import Sentinels
 
 SESSIONS = 5
+PAUSE_S = 0.02
 SETTINGS = {
     **WITHOUT_SPARES,
     "HEARTBEAT_INTERVAL": "1",
@@ -39,7 +40,7 @@ class Newcomers:
     _are_enough: threading.Event = field(default_factory=threading.Event)
 
     def come(self) -> None:
-        while not self._are_enough.is_set():
+        while not self._are_enough.wait(PAUSE_S):
             try:
                 with session(self.port) as sock:
                     assert goes_on(sock)

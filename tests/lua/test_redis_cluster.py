@@ -2,6 +2,7 @@
 connections follow the keys."""
 
 import asyncio
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -27,7 +28,9 @@ A, B, C = ("a", 1), ("b", 2), ("c", 3)
 # Which node it is
 
 
-def view(me: str, owner: str | None, epoch: int = 1, more: str = "", host: str | None = "") -> Answer:
+def view(
+    me: str, owner: str | None, epoch: int = 1, more: str = "", host: str | None = "", state: str = "ok"
+) -> Answer:
     """What the node called `me` answers, when it takes `owner` for the primary of the slot. Names are hosts, too."""
     ports = {"a": 1, "b": 2, "c": 3}
     lines = [
@@ -36,7 +39,7 @@ def view(me: str, owner: str | None, epoch: int = 1, more: str = "", host: str |
         for name, port in ports.items()
     ]
     slots = [] if owner is None else [[SLOT, SLOT, [owner if host == "" else host, ports[owner], owner], ["c", 3, "c"]]]
-    return [[[0, SLOT - 1, ["c", 3, "c"]], *slots], "\n".join(lines) + "\n"]
+    return [[[0, SLOT - 1, ["c", 3, "c"]], *slots], "\n".join(lines) + "\n", f"cluster_state:{state}\r\n"]
 
 
 def found(
@@ -92,6 +95,10 @@ def test_while_the_slot_moves_there_is_no_primary(named: tuple[Address, ...]) ->
 def test_a_slot_without_a_node_is_a_cluster_that_is_down() -> None:
     with pytest.raises(ClusterDownError):
         found({A: view("a", None), B: ConnectionRefusedError()})
+    with pytest.raises(ClusterDownError):
+        found({A: view("a", "b"), B: view("b", "b", state="fail")})
+    # Who is cut off says nothing of who is not.
+    assert found({A: view("a", "b", state="fail"), B: view("b", "b")})[0] == B
 
 
 # Real ones
@@ -140,6 +147,18 @@ async def test_the_registry_and_its_subscriptions_follow_the_keys(cluster: Redis
     assert arguments == ["-h", "127.0.0.1", "-p", str(cluster.primary.port), "-c"]
     await registry.close()
     cluster.others[0] = first
+
+
+async def test_a_node_that_is_frozen_is_passed_over(cluster: RedisCluster) -> None:
+    frozen = cluster.others[1]
+    for node in (cluster.primary, *cluster.others):
+        node.command("CONFIG", "SET", "cluster-require-full-coverage", "no")
+    frozen.process.send_signal(signal.SIGSTOP)
+    try:
+        assert (await try_redis(cluster.url, timeout_s=3.0, prefix=PREFIX)).fault is None
+        assert (await asyncio.to_thread(snapshot, cluster.url, PREFIX)).workers == {}
+    finally:
+        frozen.process.send_signal(signal.SIGCONT)
 
 
 async def test_a_user_of_the_acl_line_has_all_rights_on_a_cluster(cluster: RedisCluster) -> None:

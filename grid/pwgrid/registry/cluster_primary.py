@@ -22,8 +22,9 @@ Address = tuple[str, int]
 Answer = list[Any]
 """A node's replies to QUESTIONS."""
 
-QUESTIONS: Final = (("CLUSTER", "SLOTS"), ("CLUSTER", "NODES"))
-"""The first has the addresses as clients shall use them, the second says which node's view is the newest one."""
+QUESTIONS: Final = (("CLUSTER", "SLOTS"), ("CLUSTER", "NODES"), ("CLUSTER", "INFO"))
+"""The first has the addresses as clients are to use them, the second says which node's view is the newest one, and the
+third whether the node serves anybody now."""
 
 NOT_LOCAL: Final = "attempted to access a non local key in a cluster node"
 """Of a script's error, when some of the keys that it uses have moved and others have not."""
@@ -39,14 +40,15 @@ class _Claim(NamedTuple):
     is_of_primary: bool
     address: Address
     is_moving: bool
+    is_up: bool
 
 
 def find_primary(named: Sequence[Address], prefix: str) -> Generator[Address, Answer | Exception, Address]:
     """Yields each node to ask, is sent its answer or why there is none, and returns the primary's address.
 
     All that are named are asked, since one that is cut off, or has just come back, may not know of a failover yet.
-    Raises what the last one failed with if none answers, ClusterDownError if no node has the slot, and TryAgainError
-    while it moves: a script that met only a part of its keys would take that for all.
+    Raises what the last one failed with if none answers, ClusterDownError if no node has the slot or its primary serves
+    nobody, and TryAgainError while it moves: a script that met only a part of its keys would take that for all.
     """
     slot, claims, faults = key_slot(prefix.encode()), [], []
     for address in named:
@@ -58,13 +60,15 @@ def find_primary(named: Sequence[Address], prefix: str) -> Generator[Address, An
     if len(faults) == len(named):
         raise faults[-1]
     if not claims:
-        raise ClusterDownError("CLUSTERDOWN Hash slot not served", status_code="CLUSTERDOWN")
+        raise ClusterDownError(f"CLUSTERDOWN no node has slot {slot}", status_code="CLUSTERDOWN")
     newest = max(claims)
     if not newest.is_of_primary:
         answer = yield newest.address
         if isinstance(answer, Exception):
             raise answer
         newest = max(newest, _claim(answer, newest.address, slot) or newest)
+    if not newest.is_up:
+        raise ClusterDownError("CLUSTERDOWN cluster_state is not ok", status_code="CLUSTERDOWN")
     if newest.is_moving:
         raise TryAgainError(f"slot {slot} is on its way from {newest.address[0]}:{newest.address[1]}")
     return newest.address
@@ -72,7 +76,7 @@ def find_primary(named: Sequence[Address], prefix: str) -> Generator[Address, An
 
 def _claim(answer: Answer, asked: Address, slot: int) -> _Claim | None:
     """None if this node knows of no primary for the slot."""
-    slots, nodes = answer
+    slots, nodes, info = answer
     lines = {words[0]: words for words in (line.split(" ") for line in nodes.splitlines())}
     for first, last, (host, port, node, *_), *_ in slots:
         if first <= slot <= last:
@@ -80,7 +84,8 @@ def _claim(answer: Answer, asked: Address, slot: int) -> _Claim | None:
             is_of_primary = "myself" in words[2].split(",")
             # What a node gives away stands in its own line alone.
             is_moving = any(each.startswith(f"[{slot}->-") for each in words[_SLOTS:])
-            return _Claim(int(words[_EPOCH]), is_of_primary, (host or asked[0], port), is_moving)
+            is_up = "cluster_state:ok" in info
+            return _Claim(int(words[_EPOCH]), is_of_primary, (host or asked[0], port), is_moving, is_up)
     return None
 
 

@@ -36,7 +36,7 @@ _OF_NO_KEY: Final = (
     ("SELECT", "0"),
 )
 
-_OF_CLUSTER: Final = (("CLUSTER", "NODES"), ("CLUSTER", "SLOTS"))
+_OF_CLUSTER: Final = (("CLUSTER", "INFO"), ("CLUSTER", "NODES"), ("CLUSTER", "SLOTS"))
 """What only a grid on a Redis Cluster needs: it asks for the node that has its keys."""
 
 _OF_KEYS: Final = (
