@@ -7,12 +7,13 @@ The fake browser server stands in for Playwright: nothing here depends on what a
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from redis.exceptions import RedisError
 
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually, running_grid
 from tests.support.kill_table_row import workers
@@ -76,9 +77,17 @@ def under_load(grid: Grid) -> Iterator[Newcomers]:
             yield newcomers
             newcomers.go_on()
         assert all(goes_on(sock) for sock in socks)
-        eventually(lambda: grid.active() == SESSIONS, "the live sessions count")
+        eventually(lambda: said(grid.active) == SESSIONS, "the live sessions count")
     assert newcomers.refused == []
-    eventually(lambda: what_redis_says(grid) == what_is(grid), "the counters are exact", 20)
+    eventually(lambda: said(lambda: what_redis_says(grid)) == what_is(grid), "the counters are exact", 20)
+
+
+def said(read: Callable[[], Any]) -> Any:
+    """What Redis says; None while nobody names it: on a busy machine a sentinel may take it for dead again."""
+    try:
+        return read()
+    except RedisError:
+        return None
 
 
 def pairs(grid: Grid, key: str) -> dict[str, int]:
