@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
+from pwgrid.settings.load import load
+from pwgrid.setup.doctor import _redis as doctor_of_redis
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually, running_grid
 from tests.support.kill_table_row import workers
 from tests.support.raw import goes_on, session
@@ -149,6 +151,8 @@ def test_a_grid_on_a_cluster_keeps_all_on_one_node_and_is_operated_as_any_other(
         eventually(lambda: grid.active() == 1, "it counts")
         assert [node.command("DBSIZE") for node in cluster.others] == [0, 0]
     assert grid.command("status").returncode == 0
+    finding = doctor_of_redis(load(None, grid.environment, {}))
+    assert finding.level == "good", finding.found
     (_, victim) = workers(grid)
     key = f"{PREFIX}worker:cmd:chromium:{victim}"
     assert grid.command("redis-cli", "SET", key, "shutdown", "EX", "60").stdout.strip() == "OK"

@@ -12,6 +12,7 @@ from redis.exceptions import ClusterDownError, TryAgainError
 from pwgrid.common.redis_faults import FaultKind
 from pwgrid.registry.blocking_reads import snapshot
 from pwgrid.registry.cluster_primary import Address, Answer, find_primary
+from pwgrid.registry.fault_of import fault_of
 from pwgrid.registry.open_redis import redis_cli_arguments
 from pwgrid.registry.registry import Registry
 from pwgrid.registry.rights import acl_line
@@ -87,16 +88,19 @@ def test_a_node_that_knows_no_address_of_itself_is_where_it_was_asked() -> None:
 @pytest.mark.parametrize("named", [(A,), (B,)])
 def test_while_the_slot_moves_there_is_no_primary(named: tuple[Address, ...]) -> None:
     answers: dict[Address, Answer | Exception] = {A: view("a", "a", more=f" [{SLOT}->-b]"), B: view("b", "a")}
-    with pytest.raises(TryAgainError, match=f"slot {SLOT} is on its way from a:1"):
+    with pytest.raises(TryAgainError, match=f"slot {SLOT} is on its way from a:1") as raised:
         found(answers, named)
+    assert fault_of(raised.value).kind is FaultKind.CLUSTER_MOVES
     assert found({A: view("a", "a", more=f" [{SLOT + 1}->-b] [{SLOT}-<-b]")}, (A,))[0] == A
 
 
 def test_a_slot_without_a_node_is_a_cluster_that_is_down() -> None:
-    with pytest.raises(ClusterDownError):
-        found({A: view("a", None), B: ConnectionRefusedError()})
-    with pytest.raises(ClusterDownError):
-        found({A: view("a", "b"), B: view("b", "b", state="fail")})
+    without: dict[Address, Answer | Exception] = {A: view("a", None), B: ConnectionRefusedError()}
+    serving_nobody: dict[Address, Answer | Exception] = {A: view("a", "b"), B: view("b", "b", state="fail")}
+    for answers in (without, serving_nobody):
+        with pytest.raises(ClusterDownError) as raised:
+            found(answers)
+        assert fault_of(raised.value).kind is FaultKind.CLUSTER_DOWN
     # Who is cut off says nothing of who is not.
     assert found({A: view("a", "b", state="fail"), B: view("b", "b")})[0] == B
 

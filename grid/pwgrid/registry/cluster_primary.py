@@ -70,7 +70,8 @@ def find_primary(named: Sequence[Address], prefix: str) -> Generator[Address, An
     if not newest.is_up:
         raise ClusterDownError("CLUSTERDOWN cluster_state is not ok", status_code="CLUSTERDOWN")
     if newest.is_moving:
-        raise TryAgainError(f"slot {slot} is on its way from {newest.address[0]}:{newest.address[1]}")
+        where = f"{newest.address[0]}:{newest.address[1]}"
+        raise TryAgainError(f"slot {slot} is on its way from {where}", status_code="TRYAGAIN")
     return newest.address
 
 
