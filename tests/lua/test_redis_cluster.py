@@ -48,11 +48,11 @@ def found(
 ) -> tuple[Address, list[Address]]:
     """The primary, and who was asked."""
     search, asked = find_primary(named, PREFIX), []
-    address = next(search)
+    nodes = next(search)
     while True:
-        asked.append(address)
+        asked += nodes
         try:
-            address = search.send(answers[address])
+            nodes = search.send([answers[node] for node in nodes])
         except StopIteration as end:
             return end.value, asked
 

@@ -109,7 +109,7 @@ def test_nodes_of_a_cluster_are_connected_to_as_the_url_says(scheme: str) -> Non
         assert (options["username"], options["password"]) == ("me", SECRET)
         assert issubclass(opened.connection_class, SSLConnection) == (scheme == "rediss")
         assert options.get("ssl_ca_certs") == ("/ca.pem" if scheme == "rediss" else None)
-    assert options["socket_timeout"] == 0.25
+    assert options["socket_timeout"] == 1 / 3
 
 
 @pytest.mark.parametrize(

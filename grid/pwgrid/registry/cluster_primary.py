@@ -5,6 +5,7 @@ Stands where redis-py has a Sentinel: its pool asks `discover_master` before eac
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, NamedTuple
@@ -43,27 +44,27 @@ class _Claim(NamedTuple):
     is_up: bool
 
 
-def find_primary(named: Sequence[Address], prefix: str) -> Generator[Address, Answer | Exception, Address]:
-    """Yields each node to ask, is sent its answer or why there is none, and returns the primary's address.
+def find_primary(
+    named: Sequence[Address], prefix: str
+) -> Generator[Sequence[Address], Sequence[Answer | Exception], Address]:
+    """Yields the nodes to ask next, is sent their answers, or why there is none, and returns the primary's address.
 
     All that are named are asked, since one that is cut off, or has just come back, may not know of a failover yet.
     Raises what the last one failed with if none answers, ClusterDownError if no node has the slot or its primary serves
     nobody, and TryAgainError while it moves: a script that met only a part of its keys would take that for all.
     """
-    slot, claims, faults = key_slot(prefix.encode()), [], []
-    for address in named:
-        answer = yield address
-        if isinstance(answer, Exception):
-            faults.append(answer)
-        elif (claim := _claim(answer, address, slot)) is not None:
-            claims.append(claim)
-    if len(faults) == len(named):
+    slot, answers = key_slot(prefix.encode()), (yield named)
+    faults = [answer for answer in answers if isinstance(answer, Exception)]
+    if len(faults) == len(answers):
         raise faults[-1]
+    asked = zip(named, answers, strict=True)
+    views = [_claim(answer, address, slot) for address, answer in asked if not isinstance(answer, Exception)]
+    claims = [claim for claim in views if claim is not None]
     if not claims:
         raise ClusterDownError(f"CLUSTERDOWN no node has slot {slot}", status_code="CLUSTERDOWN")
     newest = max(claims)
     if not newest.is_of_primary:
-        answer = yield newest.address
+        (answer,) = yield [newest.address]
         if isinstance(answer, Exception):
             raise answer
         newest = max(newest, _claim(answer, newest.address, slot) or newest)
@@ -91,7 +92,7 @@ def _claim(answer: Answer, asked: Address, slot: int) -> _Claim | None:
 
 
 class ClusterNodes:
-    """The nodes that a URL names. `open_pool` makes a pool of connections to one of them."""
+    """The nodes that a URL names, which are asked all at once. `open_pool` makes a pool of connections to one node."""
 
     def __init__(self, named: list[Address], prefix: str, open_pool: Callable[..., aredis.ConnectionPool]) -> None:
         self._named, self._prefix, self._open_pool = named, prefix, open_pool
@@ -99,14 +100,11 @@ class ClusterNodes:
     async def discover_master(self, _service: str) -> Address:
         """As `find_primary`."""
         search = find_primary(self._named, self._prefix)
-        address = next(search)
+        nodes = next(search)
         while True:
+            answers = await asyncio.gather(*(self._answer(node) for node in nodes))
             try:
-                answer: Answer | Exception = await self._ask(address)
-            except (RedisError, OSError) as error:
-                answer = error
-            try:
-                address = search.send(answer)
+                nodes = search.send(answers)
             except StopIteration as found:
                 primary: Address = found.value
                 return primary
@@ -114,19 +112,21 @@ class ClusterNodes:
     async def aclose(self) -> None:
         """Does nothing: between questions there is no connection."""
 
-    async def _ask(self, address: Address) -> Answer:
-        pool = self._open_pool(host=address[0], port=address[1])
+    async def _answer(self, node: Address) -> Answer | Exception:
+        pool = self._open_pool(host=node[0], port=node[1])
         try:
             connection = await pool.get_connection()
             await connection.send_packed_command(connection.pack_commands(QUESTIONS))
             return [await connection.read_response() for _ in QUESTIONS]
+        except (RedisError, OSError) as error:
+            return error
         finally:
             with contextlib.suppress(RedisError):  # it could not be closed in time
                 await pool.aclose()
 
 
 class BlockingClusterNodes:
-    """As ClusterNodes, for redis-py's blocking pools."""
+    """As ClusterNodes, for redis-py's blocking pools: they are asked one after the other."""
 
     def __init__(self, named: list[Address], prefix: str, open_pool: Callable[..., redis.ConnectionPool]) -> None:
         self._named, self._prefix, self._open_pool = named, prefix, open_pool
@@ -134,24 +134,23 @@ class BlockingClusterNodes:
     def discover_master(self, _service: str) -> Address:
         """As `find_primary`."""
         search = find_primary(self._named, self._prefix)
-        address = next(search)
+        nodes = next(search)
         while True:
+            answers = [self._answer(node) for node in nodes]
             try:
-                answer: Answer | Exception = self._ask(address)
-            except (RedisError, OSError) as error:
-                answer = error
-            try:
-                address = search.send(answer)
+                nodes = search.send(answers)
             except StopIteration as found:
                 primary: Address = found.value
                 return primary
 
-    def _ask(self, address: Address) -> Answer:
-        pool = self._open_pool(host=address[0], port=address[1])
+    def _answer(self, node: Address) -> Answer | Exception:
+        pool = self._open_pool(host=node[0], port=node[1])
         try:
             connection = pool.get_connection()
             connection.send_packed_command(connection.pack_commands(QUESTIONS))
             return [connection.read_response() for _ in QUESTIONS]
+        except (RedisError, OSError) as error:
+            return error
         finally:
             pool.close()
 

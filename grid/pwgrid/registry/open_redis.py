@@ -53,7 +53,8 @@ def open_async(url: str, *, timeout_s: float, step_s: float | None, prefix: str 
     options = {**_OPTIONS, **_timeouts(timeout_s, step_s), "retry": AsyncRetry(NoBackoff(), 0)}
     if is_cluster(url):
         node = _node_options(url, aredis.SSLConnection)
-        asked = {**options, **node, **_cluster_timeouts(url, timeout_s)}
+        step_s = timeout_s / 3  # the nodes, then perhaps the one that they name, then the connection itself
+        asked = {**options, **node, **_timeouts(step_s, step_s)}
         nodes = ClusterNodes(cluster_nodes(url), prefix, partial(aredis.ConnectionPool, **asked))
         kind = ClusterSSLConnection if "connection_class" in node else ClusterConnection
         return aredis.SentinelConnectionPool("", nodes, **{**options, **node, "connection_class": kind})
@@ -75,7 +76,8 @@ def open_blocking(url: str, *, timeout_s: float, prefix: str = "") -> redis.Redi
     options = {**_OPTIONS, **_timeouts(timeout_s, timeout_s), "retry": Retry(NoBackoff(), 0)}
     if is_cluster(url):
         node = _node_options(url, redis.SSLConnection)
-        asked = {**options, **node, **_cluster_timeouts(url, timeout_s)}
+        step_s = timeout_s / (len(cluster_nodes(url)) + 2)  # as above, but one after the other
+        asked = {**options, **node, **_timeouts(step_s, step_s)}
         nodes = BlockingClusterNodes(cluster_nodes(url), prefix, partial(redis.ConnectionPool, **asked))
         kind = SentinelManagedSSLConnection if "connection_class" in node else SentinelManagedConnection
         pool = redis.SentinelConnectionPool("", nodes, **{**options, **node, "connection_class": kind})
@@ -132,13 +134,6 @@ def _node_options(url: str, of_tls: type) -> dict[str, Any]:
     scheme, userinfo = parts.scheme.removesuffix("+cluster"), parts.netloc.rpartition("@")[0]
     options = parse_url(f"{scheme}://{userinfo}@?{parts.query}" if userinfo else f"{scheme}://?{parts.query}")
     return {**options, "connection_class": of_tls} if scheme == "rediss" else options
-
-
-def _cluster_timeouts(url: str, timeout_s: float) -> dict[str, Any]:
-    """Of the questions who has the keys. Each node may take an equal part of `timeout_s`, as each sentinel; so may the
-    node that they name, which may be asked, too."""
-    step_s = timeout_s / (len(cluster_nodes(url)) + 2)
-    return _timeouts(step_s, step_s)
 
 
 def _sentinel_options(url: str, timeout_s: float) -> dict[str, Any]:
