@@ -90,8 +90,9 @@ class RedisCluster:
         self.primary, *self.others, self.replica = self._all
         for number, node in enumerate((self.primary, *self.others)):
             node.command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-            # Each has many: one that gave its last one away would become a replica.
-            slots = [(slot + SLOT) % REDIS_CLUSTER_HASH_SLOTS for slot in range(number, REDIS_CLUSTER_HASH_SLOTS, 3)]
+            # A third each, in one piece: one that gave its last one away would become a replica.
+            first, last = (REDIS_CLUSTER_HASH_SLOTS * each // 3 for each in (number, number + 1))
+            slots = [(SLOT + slot) % REDIS_CLUSTER_HASH_SLOTS for slot in range(first, last)]
             node.command("CLUSTER", "ADDSLOTS", *slots)
         for node in self._all[1:]:
             node.command("CLUSTER", "MEET", "127.0.0.1", self.primary.port)
