@@ -9,7 +9,7 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.proxy.roster import PoolView, Roster
 from pwgrid.registry.records import RegistrySnapshot
 from pwgrid.registry.registry import Registry
-from pwgrid.registry.selectable_workers import Look, Verdict, can_serve
+from pwgrid.registry.selectable_workers import Look, Verdict, can_serve, until_all_serve
 from pwgrid.settings.model import Settings
 
 
@@ -42,14 +42,18 @@ class Readiness:
         return can_serve(None, look, pools, self._registry.now(), self._stale_s)
 
     async def _ask_redis(self) -> Look:
-        """Asks Redis. Returns what it says, or why it says nothing. Calls at the same time share one question: many
-        clients may have waited in vain."""
+        """Asks Redis. Returns what it says, or why it says nothing; of its workers as many as tell that every pool can
+        serve, else all. Calls at the same time share one question: many clients may have waited in vain."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._read())
         return await asyncio.shield(self._looking)
 
     async def _read(self) -> Look:
+        roster = self._roster
+        # By the master's figures a pool without an available worker serves nobody, whatever Redis says.
+        pools = [pool for pool in roster.pools.values() if pool.available]
+        own = [f"{worker.browser_type}:{worker.worker_id}" for worker in roster.workers.values()]
         try:
-            return await self._registry.snapshot()
+            return await self._registry.look(own, until_all_serve(pools, self._registry.now(), self._stale_s))
         except RegistryUnavailable as error:
             return error

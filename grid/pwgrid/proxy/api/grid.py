@@ -1,6 +1,6 @@
 """The routes of the grid: health for all; for operators its status, workers and pools, also to scale and drain them."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
@@ -16,7 +16,6 @@ from pwgrid.proxy.api.errors import problems
 from pwgrid.proxy.api.roles import NEEDS_OPERATOR, OPEN_TO_ALL, Operator
 from pwgrid.proxy.policy.access import ANYBODY
 from pwgrid.proxy.policy.refusal import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, Refusal, no_capacity
-from pwgrid.proxy.roster import PoolView
 from pwgrid.proxy.services import Services
 from pwgrid.registry.records import RegistrySnapshot
 
@@ -84,7 +83,7 @@ def operator_routes(grid: Services) -> APIRouter:
         """Slots, busy slots, waiting clients and spare workers: in total, by pool, by label key, and by Playwright
         version."""
         found = await grid.registry.snapshot()
-        rooms = {name: _room(grid, pool, found) for name, pool in grid.roster.pools.items()}
+        rooms = _rooms(grid, found)
         there = {name: pool for name, pool in grid.roster.pools.items() if not pool.is_removed}
         labels = _summed(rooms, {name: pool.labels for name, pool in there.items()})
         versions = _summed(rooms, {name: (pool.playwright,) for name, pool in there.items() if pool.playwright})
@@ -150,15 +149,18 @@ async def _ask_master(grid: Services, name: str, data: dict[str, Any]) -> dict[s
         raise no_capacity(str(gone)) from None
 
 
-def _room(grid: Services, pool: PoolView, found: RegistrySnapshot) -> models.Room:
-    mine = {field: worker for field, worker in found.workers.items() if worker.pool == pool.name}
-    serving = [worker for worker in mine.values() if worker.status == WorkerStatus.AVAILABLE]
-    return models.Room(
-        slots=sum(worker.slots for worker in serving),
-        busy=sum(found.active.get(field, 0) for field in mine),
-        waiting=grid.queue.waiting(pool.name),
-        spare=sum(worker.status == WorkerStatus.SPARE for worker in mine.values()),
-    )
+def _rooms(grid: Services, found: RegistrySnapshot) -> dict[str, models.Room]:
+    """By pool, of those that the master has told of."""
+    slots, busy, spare = Counter[str](), Counter[str](), Counter[str]()
+    for field, worker in found.workers.items():
+        busy[worker.pool] += found.active.get(field, 0)
+        if worker.status == WorkerStatus.AVAILABLE:
+            slots[worker.pool] += worker.slots
+        spare[worker.pool] += worker.status == WorkerStatus.SPARE
+    return {
+        name: models.Room(slots=slots[name], busy=busy[name], waiting=grid.queue.waiting(name), spare=spare[name])
+        for name in grid.roster.pools
+    }
 
 
 def _summed(rooms: Mapping[str, models.Room], words: Mapping[str, Collection[str]]) -> dict[str, models.Room]:
