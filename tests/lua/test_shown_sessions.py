@@ -1,5 +1,6 @@
 """The sessions that pages show, on a real Redis: whatever happens, those of who reads everything, by reading less."""
 
+import itertools
 import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -22,7 +23,8 @@ WORKERS = [replace(WORKER, worker_id=f"w{n}", ws_endpoint=WORKER.ws_endpoint.rep
 
 @pytest.fixture
 async def registry(own_redis: RedisServer) -> AsyncIterator[Registry]:
-    registry = Registry(own_redis.url, Settings(redis_timeout=20))
+    clock = itertools.count(1_700_000_000.0, 0.01)  # no two sessions begin at the same time: which is newer is known
+    registry = Registry(own_redis.url, Settings(redis_timeout=20), lambda: next(clock))
     for worker in WORKERS:
         await registry.register(worker)
     yield registry
