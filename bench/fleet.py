@@ -418,8 +418,8 @@ def curves(found: Sequence[Measured]) -> list[Curve]:
 
 COMPARES = (
     f"Stand-in workers of {HOSTS} simulated hosts (names alone: one machine, one Redis), registered and renewed every "
-    f"{BEAT_S:g} s by the real scripts. A grid with a real proxy and one fake browser server of its own is one of these "
-    f"workers, and gets all clients, {AT_ONCE} at once; in turns with a grid that is alone. Then by size: selections "
+    f"{BEAT_S:g} s by the real scripts. A grid with a real proxy and one fake browser server of its own is one of them, "
+    f"and gets all clients, {AT_ONCE} at once; in turns with a grid that is alone. Then by size: selections "
     f"one at a time, with their starts and ends, {LIVE} of {SLOTS} slots taken everywhere; CPU of Redis by the kernel."
 )
 

@@ -17,6 +17,7 @@ from pwgrid.registry.records import RegistrySnapshot, WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.registry.session_update import SessionEnd, SessionUpdate
 from pwgrid.settings.model import Settings
+from tests.support.many_workers import hashes_read, many_workers
 from tests.support.redis import RedisServer
 
 BOUND_S = 20.0
@@ -108,28 +109,10 @@ async def test_the_snapshot_tells_everything_also_over_the_blocking_client(
     assert (activity.active, activity.lifetime) == (found.active, found.lifetime)
 
 
-def many_workers(redis: RedisServer, number: int) -> list[str]:
-    """So many workers as another program may register them; returns their fields."""
-    fields = [f"chromium:w{each:04}" for each in range(number)]
-    with redis.client() as client, client.pipeline() as pipeline:
-        for field in fields:
-            pipeline.hset(f"{PREFIX}cluster:active_connections", field, 0)
-            pipeline.hset(f"{PREFIX}worker:{field}", mapping={"status": "available", "slots": 3})
-        pipeline.execute()
-    return fields
-
-
-def hashes_read(redis: RedisServer) -> int:
-    """How many whole hashes Redis has given until now."""
-    with redis.client() as client:
-        stats = client.info("commandstats")
-    return int(stats.get("cmdstat_hgetall", {"calls": 0})["calls"])
-
-
 async def test_a_look_reads_no_more_workers_than_are_enough_and_those_that_are_asked_for_first(
     registry: Registry, own_redis: RedisServer
 ) -> None:
-    fields = many_workers(own_redis, 3 * records.HASHES_AT_ONCE)
+    fields = many_workers(own_redis, PREFIX, 3 * records.HASHES_AT_ONCE)
     totals = sum(command[0] == "HGETALL" for command in records.snapshot_commands(PREFIX))
 
     def is_enough(found: RegistrySnapshot) -> bool:
@@ -149,10 +132,34 @@ async def test_a_look_reads_no_more_workers_than_are_enough_and_those_that_are_a
     assert hashes_read(own_redis) - before == totals + len(fields)
 
 
+async def test_a_page_of_workers_reads_these_alone_and_all_pages_together_have_each_worker_once(
+    registry: Registry, own_redis: RedisServer
+) -> None:
+    fields = many_workers(own_redis, PREFIX, 30)
+    own_redis.command("DEL", *(f"{PREFIX}worker:{field}" for field in fields[8:19]))  # only their counters are left
+    seen: list[str] = []
+    cursor, pages = None, 0
+    while pages == 0 or cursor is not None:
+        before = hashes_read(own_redis)
+        found, cursor = await registry.worker_page(limit=7, cursor=cursor)
+        assert len(found.workers) <= 7
+        assert hashes_read(own_redis) - before <= 2 + 7 + 11
+        assert found.active.keys() == {*fields}
+        seen += found.workers
+        pages += 1
+        if pages == 1:
+            assert hashes_read(own_redis) - before == 2 + 7
+            own_redis.command("HDEL", f"{PREFIX}cluster:active_connections", fields[0])  # who is gone shifts no page
+            fields = fields[1:]
+    assert seen == ["chromium:w0000", *fields[:7], *fields[18:]]
+    assert pages == 3
+    assert (await registry.worker_page(limit=7, cursor="chromium:w9"))[0].workers == {}
+
+
 async def test_however_many_workers_and_sessions_are_read_no_pipeline_holds_up_a_selection_for_all_of_them(
     registry: Registry, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fields = many_workers(own_redis, 2 * records.HASHES_AT_ONCE + 1)
+    fields = many_workers(own_redis, PREFIX, 2 * records.HASHES_AT_ONCE + 1)
     sent, pipeline = [], registry.client.pipeline
 
     async def noting(commands: Collection[Any]) -> list[Any]:

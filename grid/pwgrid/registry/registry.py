@@ -384,6 +384,24 @@ class Registry:
                     break
         return replace(found, workers=dict(sorted(workers.items())))
 
+    async def worker_page(self, *, limit: int, cursor: str | None = None) -> tuple[RegistrySnapshot, str | None]:
+        """Returns at most `limit` workers, in the order of their fields, with all counters and no totals; and the
+        cursor of the next page, None at the end. `cursor` is the previous page's; a worker that comes or goes does not
+        shift the pages."""
+        workers: dict[str, WorkerRecord] = {}
+        async with self._deadline():
+            replies = await self.client.pipeline([("HGETALL", key) for key in self._counters])
+            with self._makes_sense():
+                left = [field for field in records.worker_fields(replies) if field > (cursor or "")]
+                active, lifetime = map(records.counts, replies)
+            while left and len(workers) < limit:
+                wanted = min(limit - len(workers), records.HASHES_AT_ONCE)
+                some, left = left[:wanted], left[wanted:]
+                hashes = await self.client.pipeline(records.worker_commands(self._prefix, some))
+                with self._makes_sense():
+                    workers |= records.read_workers(some, hashes)
+        return RegistrySnapshot(active, lifetime, workers, {}, 0), some[-1] if left else None
+
     def subscribe_commands(self, browser_type: BrowserType, worker_id: str, callback: Callable[[], None]) -> None:
         """Calls `callback` when there may be a command for this worker, and after each (re)connection to Redis.
 

@@ -1,5 +1,6 @@
 """The routes of the grid: health for all; for operators its status, workers and pools, also to scale and drain them."""
 
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any
@@ -63,10 +64,13 @@ def operator_routes(grid: Services) -> APIRouter:
         )
 
     @router.get("/v1/workers", tags=["workers"])
-    async def workers(identity: Operator) -> models.Workers:
-        """The registered workers with their counters. `wsEndpoint` is a secret of operators: null if the grid asks for
-        no token, since then anybody may ask."""
-        return models.Workers.of(await grid.registry.snapshot(), grid.roster, with_endpoints=identity is not ANYBODY)
+    async def workers(
+        identity: Operator, limit: models.PageSizeOrAll = None, cursor: models.Cursor = None
+    ) -> models.Workers:
+        """The registered workers with their counters: all, or with a `limit` a page of them. `wsEndpoint` is a secret
+        of operators: null if the grid asks for no token, since then anybody may ask."""
+        found, following = await grid.registry.worker_page(limit=limit or sys.maxsize, cursor=cursor)
+        return models.Workers.of(found, grid.roster, with_endpoints=identity is not ANYBODY, cursor=following)
 
     @router.post("/v1/workers/{id}/drain", tags=["workers"], status_code=202, responses=problems(404, 503))
     async def drain(worker_id: Annotated[str, Path(alias="id")], now: bool = False) -> models.Draining:
