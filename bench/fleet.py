@@ -45,7 +45,7 @@ LIVE: Final = 2
 
 BUSY: Final = 0.7
 """The share of one core at which a Redis counts as full: it works on one core, and who asks it waits for those before
-them. At 0.7 that wait is more than twice the time of the work itself (M/M/1: 1 / (1 - 0.7) = 3.3 times)."""
+them, at 0.7 for 0.7 / (1 - 0.7) = 2.3 times the time of the work itself (M/M/1)."""
 
 PER_S: Final = 100
 """The rate of connects at which the table says how busy Redis is."""
@@ -418,9 +418,9 @@ def curves(found: Sequence[Measured]) -> list[Curve]:
 
 COMPARES = (
     f"Stand-in workers of {HOSTS} simulated hosts (names alone: one machine, one Redis), registered and renewed every "
-    f"{BEAT_S:g} s by the real scripts. A grid with a real proxy and one fake browser server of its own is one of them, "
-    f"and gets all clients, {AT_ONCE} at once; in turns with a grid that is alone. Then by size: selections "
-    f"one at a time, with their starts and ends, {LIVE} of {SLOTS} slots taken everywhere; CPU of Redis by the kernel."
+    f"{BEAT_S:g} s by the real scripts. A grid with a real proxy and one fake browser server of its own is one of "
+    f"them, and gets all clients, {AT_ONCE} at once; in turns with a grid that is alone. Then by size: selections one "
+    f"at a time, with their starts and ends, {LIVE} of {SLOTS} slots taken everywhere; CPU of Redis by the kernel."
 )
 
 

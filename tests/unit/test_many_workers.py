@@ -10,6 +10,7 @@ import pytest
 from pwgrid.cli.status import status_text
 from pwgrid.common.types import Protocol
 from pwgrid.proxy.api.app import create_app
+from pwgrid.proxy.connect.connect_metrics import ConnectFigures
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import PoolView, Roster
@@ -118,7 +119,7 @@ def test_who_serves_no_client_of_a_protocol_is_found_once_for_each_roster() -> N
     assert made.without(Protocol.CDP) == {"c"}
 
 
-@pytest.mark.parametrize("asks", ["verdict", "shortage"])
+@pytest.mark.parametrize("asks", ["verdict", "shortage", "status"])
 async def test_readiness_looks_at_its_own_workers_first_and_no_further_than_one_for_each_pool(asks: str) -> None:
     own = [{"id": name, "pool": name, "browserType": "chromium", "status": "available"} for name in POOLS]
     read: list[str] = []
@@ -141,6 +142,12 @@ async def test_readiness_looks_at_its_own_workers_first_and_no_further_than_one_
     readiness = Readiness(Settings(), roster(*own), cast(Registry, OneRegistry()))
     if asks == "verdict":
         assert await readiness.verdict() == Verdict(None)
+    elif asks == "status":
+        gateway = SimpleNamespace(figures=ConnectFigures())
+        line = SimpleNamespace(waiting=lambda: 0, waiting_by_run=list)
+        grid: Any = SimpleNamespace(readiness=readiness, gateway=gateway, queue=line, settings=Settings(), feed=None)
+        _, told = await get(create_app(grid, Access()), "/v1/status")
+        assert (told["ready"], told["activeConnections"]) == (True, 0)
     else:
         assert await readiness.shortage(POOLS[3]) is None
     assert read == POOLS

@@ -48,7 +48,7 @@ def operator_routes(grid: Services) -> APIRouter:
     @router.get("/v1/status", tags=["grid"])
     async def status() -> models.Status:
         """Readiness and its reason, live sessions, waiting clients, outcomes."""
-        found = await grid.registry.snapshot()
+        found = await grid.readiness.look()
         verdict = await grid.readiness.verdict(found)
         return models.Status(
             ready=verdict.reason is None,
