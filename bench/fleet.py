@@ -50,7 +50,9 @@ them, at 0.7 for 0.7 / (1 - 0.7) = 2.3 times the time of the work itself (M/M/1)
 PER_S: Final = 100
 """The rate of connects at which the table says how busy Redis is."""
 
-PAGE_SESSIONS_PER_S: Final = 10
+PAGE_SESSIONS_PER_S: Final = 2
+"""So few that the selections of 5,000 workers keep up with them: else an open page would slow them down, and save more
+than it costs."""
 STALE_SHARE: Final = 10
 """One of so many workers is dead when the reaper comes."""
 
