@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
@@ -64,8 +64,8 @@ BEAT_S: Final = Settings().heartbeat_interval
 
 @dataclass(frozen=True, slots=True)
 class InRedis:
-    """What the scripts cost with so many workers. Microseconds (`_us`) are of Redis's CPU: they do not grow when the
-    machine has other work."""
+    """What the scripts cost with so many workers, in CPU of Redis, which does not grow when the machine has other work;
+    `select_p50_ms` and `select_p99_ms` are by the clock."""
 
     beat_us: float
     select_us: float
@@ -145,7 +145,7 @@ def measure(sizes: Sequence[int], options: Options) -> list[Measured]:
     for workers in sizes:
         scripts = asyncio.run(_in_redis(workers, options))
         progress(f"  {workers} workers, scripts: {scripts}")
-        found.append(Measured(workers, scripts, _in_grid(workers, scripts.beat_us, options)))
+        found.append(Measured(workers, scripts, _in_grid(workers, options)))
         progress(f"  {workers} workers, grid: {found[-1].grid}")
     return found
 
@@ -166,20 +166,23 @@ async def _in_redis(workers: int, options: Options) -> InRedis:
             taken_ms, select_us = await _selections(fleet, pid, options.pick(300, 60))
             await fleet.on_each_host(StandIn.beat)  # raises if a counter is wrong
             registry = fleet.registries[0]
-            idle_ms = [await _milliseconds(registry.reap) for _ in range(3)]
+            before_us = cpu_us(pid)
+            for _ in range(3):
+                await registry.reap()
+            reap_ms = (cpu_us(pid) - before_us) / 3 / 1000
             dead = [*fleet.by_id.values()][::STALE_SHARE]
             with server.client() as client, client.pipeline() as pipeline:
                 for each in dead:
                     pipeline.hset(f"worker:{each.field}", "lastHeartbeat", 1)
                 pipeline.execute()
-            began = time.perf_counter()
+            before_us = cpu_us(pid)
             reaped = await registry.reap()
-            reap_dead_ms = (time.perf_counter() - began) * 1000
+            reap_dead_ms = (cpu_us(pid) - before_us) / 1000
             if reaped.keys() != {each.field for each in dead}:
                 raise RuntimeError(f"{len(reaped)} workers were reaped, {len(dead)} are dead")
         finally:
             await fleet.close()
-    return InRedis(beat_us, select_us, median(taken_ms), p99(taken_ms), median(idle_ms), reap_dead_ms, len(dead))
+    return InRedis(beat_us, select_us, median(taken_ms), p99(taken_ms), reap_ms, reap_dead_ms, len(dead))
 
 
 async def _selections(fleet: Fleet, pid: int, number: int) -> tuple[list[float], float]:
@@ -207,12 +210,6 @@ async def _selections(fleet: Fleet, pid: int, number: int) -> tuple[list[float],
         for worker, session_id in live:
             await worker.end(session_id)
     return taken_ms, used_us / len(taken_ms)
-
-
-async def _milliseconds(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    await work()
-    return (time.perf_counter() - began) * 1000
 
 
 # A real proxy
@@ -266,14 +263,14 @@ def _burst(grid: Grid, client: Client, count: int) -> tuple[float, list[float]]:
     return count / found["seconds"], found["ms"]
 
 
-def _in_grid(workers: int, beat_us: float, options: Options) -> InGrid:
+def _in_grid(workers: int, options: Options) -> InGrid:
     with Client(driver().version) as client, _grid_among(workers, client) as (grid, server):
         rate, pid = _burst(grid, client, 50)[0], _pid(server)
         count = round(min(2000, max(100, rate * options.pick(4, 1))))
+        idle = _cpu_share(pid, float(options.pick(4, 1)))
         began, before_us = time.perf_counter(), cpu_us(pid)
         rate, taken_ms = _burst(grid, client, count)
-        beats_us = (time.perf_counter() - began) * workers / BEAT_S * beat_us
-        redis_us = (cpu_us(pid) - before_us - beats_us) / count
+        redis_us = (cpu_us(pid) - before_us - (time.perf_counter() - began) * idle * 1e6) / count
         asked = options.pick(7, 3)
         workers_ms, (_, _, body) = _asked(lambda: grid.get("/v1/workers"), asked)
         if (listed := len(json.loads(body)["workers"])) != workers:
@@ -309,6 +306,13 @@ def _page(grid: Grid, server: RedisServer, window_s: float) -> float:
             socket.close()
             reader.join()
     return (sum(with_page.used.values()) - sum(without.used.values())) / 1e6 / window_s * 100
+
+
+def _cpu_share(pid: int, window_s: float) -> float:
+    """The share of a core that a process uses now."""
+    before_us, began = cpu_us(pid), time.perf_counter()
+    time.sleep(window_s)
+    return (cpu_us(pid) - before_us) / 1e6 / (time.perf_counter() - began)
 
 
 def _metered(meter: CpuMeter, window_s: float) -> None:
@@ -359,7 +363,7 @@ HEAD: Final = (
     "heartbeats (% of a core)",
     f"Redis at {PER_S} connects/s (%)",
     f"connects/s with Redis at {BUSY:.0%}",
-    "reaper: nobody, a tenth (ms)",
+    "reaper: nobody, a tenth dead (ms of Redis)",
     "GET /v1/workers (ms, KiB)",
     "/health/ready (ms)",
     "status (ms)",
