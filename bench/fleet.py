@@ -24,7 +24,7 @@ from websockets.sync.client import ClientConnection, connect
 from bench.client import Client, ClientProcess
 from bench.fleet_page import Curve, write_page
 from bench.fleet_workers import BROWSER_TYPE, HOSTS, POOL, SLOTS, Fleet, StandIn
-from bench.harness import CpuMeter, Options, Row, T, at_least, cpu_us, every, p99, progress, sizes, table
+from bench.harness import CpuMeter, MachineMeter, Options, Row, T, at_least, cpu_us, every, p99, progress, sizes, table
 from bench.servers import driver, grid_of
 from pwgrid.settings.model import Settings
 from tests.support import raw
@@ -405,10 +405,11 @@ def main() -> int:
     given = parser.parse_args()
     if given.write and len(given.workers) < 2:
         parser.error("a curve takes at least two numbers of workers")
+    machine = MachineMeter()
     found = measure(given.workers, Options(given.quick))
     print("\n".join(table(*rows_of(found))))
     if given.write:
-        write_page(rows_of(found), curves(found))
+        write_page(rows_of(found), curves(found), machine)
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import os
 import re
 import shlex
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Final
 from xml.sax.saxutils import escape
 
-from bench.harness import table, versions
+from bench.harness import MachineMeter, table, versions
 
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 PAGE: Final = DOCS / "scaling.md"
@@ -32,14 +33,15 @@ class Curve:
     points: Sequence[tuple[int, float]]
 
 
-def write_page(rows: Sequence[Sequence[str]], curves: Sequence[Curve]) -> None:
+def write_page(rows: Sequence[Sequence[str]], curves: Sequence[Curve], machine: MachineMeter) -> None:
     """Puts the table, whose head is the first of the rows, into the page, and the curves into its picture."""
     found = ", ".join(f"{name} {version}" for name, version in versions().items() if name != "chromium")
     command = shlex.join(["python", "-m", "bench.fleet", *sys.argv[1:]])
     today = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d")
     # Sideways: more figures than sizes.
     lines = table(*zip(*rows, strict=True))
-    text = "\n".join(["", f"`{command}`, {today}; {found}", "", *lines, "", ""])
+    busy = f"Other programs kept {machine.by_others():.1f} of {os.cpu_count()} cores busy meanwhile."
+    text = "\n".join(["", f"`{command}`, {today}; {found}. {busy}", "", *lines, "", ""])
     page = PAGE.read_text()
     if not _MEASURED.search(page):
         raise ValueError(f"{PAGE} has no place for what was measured")

@@ -7,7 +7,7 @@ import pytest
 
 from bench import fleet_page
 from bench.fleet import BUSY, InGrid, InRedis, Measured, curves, rows_of
-from bench.harness import sizes
+from bench.harness import MachineMeter, sizes
 
 SCRIPTS = InRedis(
     beat_us=60.0, select_us=80.0, select_p50_ms=0.1, select_p99_ms=0.2, reap_ms=1.0, reap_dead_ms=2.0, dead=1
@@ -46,7 +46,7 @@ def test_the_page_gets_table_curve_and_command_and_keeps_its_words(
     monkeypatch.setattr(fleet_page, "versions", lambda: {"redis": "8.1", "chromium": "156"})
     page.write_text("# Before\n<!-- measured -->\nold\n<!-- end -->\nbehind\n")
     for _ in range(2):
-        fleet_page.write_page(rows_of(FOUND), curves(FOUND))
+        fleet_page.write_page(rows_of(FOUND), curves(FOUND), MachineMeter())
         text = page.read_text()
         assert text.startswith("# Before\n<!-- measured -->\n\n`python -m bench.fleet")
         assert text.endswith("\n<!-- end -->\nbehind\n")
@@ -60,7 +60,7 @@ def test_the_page_gets_table_curve_and_command_and_keeps_its_words(
     assert len(drawn.findall("{*}circle")) == 4
     page.write_text("# A page without a place for it\n")
     with pytest.raises(ValueError, match="no place"):
-        fleet_page.write_page(rows_of(FOUND), curves(FOUND))
+        fleet_page.write_page(rows_of(FOUND), curves(FOUND), MachineMeter())
 
 
 def test_numbers_of_workers_are_read_from_the_command_line() -> None:
