@@ -217,19 +217,31 @@ async def _selections(fleet: Fleet, pid: int, number: int) -> tuple[list[float],
 
 @contextlib.contextmanager
 def _grid_among(workers: int, client: Client) -> Iterator[tuple[Grid, RedisServer]]:
-    """A grid with one worker of its own, whose Redis has so many workers with it. The others are free, and renew their
-    registrations; selections look at all of them, and take this one: it is the one with a session in its lifetime."""
+    """A grid with one worker of its own, whose Redis has so many workers with it. The others have room, too; selections
+    take this one, as it is the one with the most sessions in its lifetime."""
     with contextlib.ExitStack() as running:
         server = running.enter_context(_redis())
         environment = {"REDIS_URL": server.url, "MAX_CONCURRENT_SESSIONS": "1000", "REDIS_TIMEOUT": str(TIMEOUT_S)}
         grid = running.enter_context(grid_of(fake=True, environment=environment))
-        client.order("burst", target=_target(grid), count=50, at_once=AT_ONCE)
+        client.order("burst", target=_target(grid), count=50, at_once=AT_ONCE)  # more than LIVE in its lifetime
         if workers > 1:
-            others = ClientProcess("fleet_workers", server.url, str(workers - 1), str(BEAT_S), str(TIMEOUT_S))
-            running.enter_context(others)
-            if (said := others.said()) != "registered\n":
-                raise RuntimeError(f"the stand-in workers said {said!r}")
+            running.enter_context(_others(server, workers - 1))
         yield grid, server
+
+
+@contextlib.contextmanager
+def _others(server: RedisServer, number: int) -> Iterator[None]:
+    """Stand-ins in a process of their own. At the end of the block they leave: the grid's counters are looked at."""
+    with ClientProcess("fleet_workers", server.url, *map(str, (number, LIVE, BEAT_S, TIMEOUT_S))) as process:
+        _heard(process, "registered")
+        yield
+        process.tell("leave")
+        _heard(process, "gone")
+
+
+def _heard(process: ClientProcess, word: str) -> None:
+    if (said := process.said()) != f"{word}\n":
+        raise RuntimeError(f"the stand-in workers said {said!r}, not {word}")
 
 
 def _rate(options: Options, many: int) -> Row:
@@ -299,9 +311,10 @@ def _page(grid: Grid, server: RedisServer, window_s: float) -> float:
     with every(1 / PAGE_SESSIONS_PER_S, lambda: raw.session(grid.port).close()):
         _metered(without, window_s)
         with connect(f"ws://127.0.0.1:{grid.port}/v1/live", max_size=None) as socket:
+            while '"all":true' not in str(socket.recv()):  # what a page is told first is no cost of its being open
+                pass
             reader = threading.Thread(target=_read, args=(socket,))
             reader.start()
-            time.sleep(1)  # what a page is told first is no cost of its being open
             _metered(with_page, window_s)
             socket.close()
             reader.join()

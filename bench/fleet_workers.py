@@ -1,7 +1,8 @@
 """Stand-in workers for bench/fleet.py: they register, and renew their registration, through the real scripts.
 
-Run as `python -m bench.fleet_workers URL NUMBER INTERVAL_S TIMEOUT_S`: says `registered`, and renews each worker once
-in each interval, until its input ends. That is a process of its own, so that its CPU is not anybody else's.
+Run as `python -m bench.fleet_workers URL NUMBER LIVE INTERVAL_S TIMEOUT_S`: says `registered`, renews each worker once
+in each interval until it hears a line, removes all of them, and says `gone`. That is a process of its own, so that its
+CPU is not anybody else's.
 """
 
 from __future__ import annotations
@@ -64,6 +65,10 @@ class StandIn:
         end = SessionEnd(SessionStatus.COMPLETED, Reason(EndReason.CLIENT_DISCONNECTED), time.time())
         update = SessionUpdate(session_id, started_at, end=end)
         await self.registry.write(update, (BROWSER_TYPE, self.record.worker_id))
+
+    async def leave(self) -> None:
+        """Ends as a worker that stops, with its sessions."""
+        await self.registry.reap_worker(BROWSER_TYPE, self.record.worker_id, Reason(EndReason.WORKER_STOPPED))
 
 
 class Fleet:
@@ -133,18 +138,20 @@ def _record(host: int, worker_id: str) -> WorkerRecord:
     )
 
 
-async def _main(url: str, number: int, interval_s: float, timeout_s: float) -> None:
-    fleet = Fleet(url, number, timeout_s)
+async def _main(url: str, number: int, live: int, interval_s: float, timeout_s: float) -> None:
+    fleet = Fleet(url, number, timeout_s, live)
     await fleet.register()
     print("registered", flush=True)
     beats = asyncio.create_task(fleet.beat_for_ever(interval_s))
-    over = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    over = asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     await asyncio.wait([beats, over], return_when=asyncio.FIRST_COMPLETED)
     if beats.done():
         beats.result()
     beats.cancel()
+    await fleet.on_each_host(StandIn.leave)
     await fleet.close()
+    print("gone", flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])))
+    asyncio.run(_main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])))

@@ -12,6 +12,7 @@ from pwgrid.common.types import Protocol
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures
 from pwgrid.proxy.policy.access import Access
+from pwgrid.proxy.policy.page_content import changes
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import PoolView, Roster
 from pwgrid.registry.records import RegistrySnapshot, WorkerRecord
@@ -98,6 +99,21 @@ def test_the_page_of_a_status_goes_over_its_workers_as_often_for_one_pool_as_for
     shown["workers"] = [{"drainLeftS": None, "kept": 0, **each} for each in shown["workers"]]
     pool = {"labels": [], "removed": False, "drainTimeouts": 0, **shown["pools"][0]}
     assert passes([pool]) == passes([{**pool, "name": name} for name in POOLS])
+
+
+def test_a_row_that_is_the_same_object_as_before_is_not_compared_field_by_field() -> None:
+    compared: list[str] = []
+
+    class Row(dict[str, Any]):
+        def __ne__(self, other: object) -> bool:
+            compared.append(self["id"])
+            return super().__ne__(other)
+
+    rows = [Row(id=f"s{number}") for number in range(4)]
+    before = {"sessions": {row["id"]: row for row in rows}}
+    after = {"sessions": before["sessions"] | {"s1": Row(id="s1"), "s2": Row(id="s2", status="failed")}}
+    assert changes(before, after) == {"sessions": {"s2": rows[2] | {"status": "failed"}}}
+    assert compared == ["s1", "s2"]
 
 
 def test_who_serves_no_client_of_a_protocol_is_found_once_for_each_roster() -> None:
