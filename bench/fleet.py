@@ -140,14 +140,14 @@ def run(options: Options) -> list[Row]:
 
 
 def measure(sizes: Sequence[int], options: Options) -> list[Measured]:
-    """Everything, one size after the other."""
-    found = []
-    for workers in sizes:
+    """Everything, one size after the other. The largest comes first: if one is too much for the machine, it is that."""
+    found: list[Measured] = []
+    for workers in sorted(sizes, reverse=True):
         scripts = asyncio.run(_in_redis(workers, options))
         progress(f"  {workers} workers, scripts: {scripts}")
         found.append(Measured(workers, scripts, _in_grid(workers, options)))
         progress(f"  {workers} workers, grid: {found[-1].grid}")
-    return found
+    return found[::-1]
 
 
 # The scripts alone

@@ -110,12 +110,16 @@ class Fleet:
             await work(each)
 
     async def _beat_host(self, host: int, interval_s: float) -> None:
-        workers, turn_at = self._of_host(host), time.monotonic()
+        """Waits for no answer before the next heartbeat: real workers do not wait for each other."""
+        workers, turn_at, under_way = self._of_host(host), time.monotonic(), set[asyncio.Task[None]]()
         while workers:
             for each in workers:
                 turn_at += interval_s / len(workers)
                 await asyncio.sleep(max(0.0, turn_at - time.monotonic()))
-                await each.beat()
+                for beat in [beat for beat in under_way if beat.done()]:
+                    under_way.discard(beat)
+                    beat.result()
+                under_way.add(asyncio.create_task(each.beat()))
 
 
 def _live(session_id: str) -> SessionUpdate:
