@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from bench.harness import MachineMeter, table, versions
+from pwgrid.registry.embedded_redis import find_redis_server
 
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 PAGE: Final = DOCS / "scaling.md"
@@ -35,7 +37,8 @@ class Curve:
 
 def write_page(rows: Sequence[Sequence[str]], curves: Sequence[Curve], machine: MachineMeter) -> None:
     """Puts the table, whose head is the first of the rows, into the page, and the curves into its picture."""
-    found = ", ".join(f"{name} {version}" for name, version in versions().items() if name != "chromium")
+    others = {name: version for name, version in versions().items() if name not in ("chromium", "redis")}
+    found = ", ".join(f"{name} {version}" for name, version in {"redis-server": redis_version(), **others}.items())
     command = shlex.join(["python", "-m", "bench.fleet", *sys.argv[1:]])
     today = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d")
     # Sideways: more figures than sizes.
@@ -47,6 +50,13 @@ def write_page(rows: Sequence[Sequence[str]], curves: Sequence[Curve], machine: 
         raise ValueError(f"{PAGE} has no place for what was measured")
     PAGE.write_text(_MEASURED.sub(lambda match: f"{match[1]}{text}{match[2]}", page))
     PICTURE.write_text(as_svg(curves))
+
+
+def redis_version() -> str:
+    """Of the server that is measured."""
+    said = subprocess.run([find_redis_server(), "--version"], capture_output=True, text=True, check=True).stdout
+    number = re.search(r"v=(\S+)", said)
+    return number[1] if number else said.strip()
 
 
 def as_svg(curves: Sequence[Curve]) -> str:

@@ -43,14 +43,15 @@ def test_the_page_gets_table_curve_and_command_and_keeps_its_words(
     page, picture = tmp_path / "scaling.md", tmp_path / "scaling.svg"
     monkeypatch.setattr(fleet_page, "PAGE", page)
     monkeypatch.setattr(fleet_page, "PICTURE", picture)
-    monkeypatch.setattr(fleet_page, "versions", lambda: {"redis": "8.1", "chromium": "156"})
+    monkeypatch.setattr(fleet_page, "versions", lambda: {"uvloop": "0.23", "chromium": "156"})
+    monkeypatch.setattr(fleet_page, "redis_version", lambda: "7.0.15")
     page.write_text("# Before\n<!-- measured -->\nold\n<!-- end -->\nbehind\n")
     for _ in range(2):
         fleet_page.write_page(rows_of(FOUND), curves(FOUND), MachineMeter())
         text = page.read_text()
         assert text.startswith("# Before\n<!-- measured -->\n\n`python -m bench.fleet")
         assert text.endswith("\n<!-- end -->\nbehind\n")
-        assert "redis 8.1" in text
+        assert "; redis-server 7.0.15, uvloop 0.23. Other programs kept " in text
         assert "old" not in text
         lines = [line for line in text.splitlines() if line.startswith("|")]
         assert [cell.strip() for cell in lines[0].split("|")[1:-1]] == ["workers", "10", "5,000"]
