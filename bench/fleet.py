@@ -289,7 +289,7 @@ def _in_grid(workers: int, options: Options) -> InGrid:
             raise RuntimeError(f"/v1/workers has {listed} workers of {workers}")
         ready_ms, _ = _asked(lambda: grid.get("/health/ready"), asked)
         status_ms, _ = _asked(grid.status, asked)
-        page = _page(grid, server, float(options.pick(5, 2)))
+        page = _page(grid, server, float(options.pick(5, 1)))
     times_ms = (median(taken_ms), p99(taken_ms))
     return InGrid(rate, *times_ms, redis_us, workers_ms, len(body) / 1024, ready_ms, status_ms, page)
 
