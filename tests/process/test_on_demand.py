@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from pwgrid.settings.own_playwright import own_minor
 from tests.support.fake_drivers import fake_drivers
@@ -41,6 +42,9 @@ def grid(place: Path) -> Iterator[Grid]:
         "FAKE_START_HELD_BY": str(place / "held"),
         "FAKE_FAIL_START": "the browser is broken",
         "FAKE_FAIL_WHILE": str(place / "broken"),
+        "FAKE_SICK_BROWSER": str(place / "sick"),
+        "BROWSER_READ_PATHS": str(place),
+        "CANARY_TIMEOUT": "2",
     }
     with running_grid("--chromium", "2", environment=environment, fake=True) as grid:
         yield grid
@@ -140,6 +144,30 @@ def test_a_pool_that_cannot_start_says_why_and_is_tried_again_later(grid: Grid, 
             assert "the browser is broken" in said
         eventually(lambda: pool(grid)["reason"] is None, "the pool may be tried again")
         assert is_served(client(stack, grid, OLD))
+    eventually(lambda: is_idle(grid), f"{POOL} has ended")
+
+
+def test_the_canaries_of_a_pool_on_demand_name_the_version_whose_browser_is_sick(grid: Grid, place: Path) -> None:
+    def failures() -> dict[tuple[str, str], float]:
+        families = text_string_to_metric_families(grid.get("/metrics")[2].decode())
+        samples = [sample for family in families for sample in family.samples]
+        return {
+            (sample.labels["pool"], sample.labels["playwright"]): sample.value
+            for sample in samples
+            if sample.name == "pwgrid_canary_failures_total" and sample.labels["browser_type"] == "chromium"
+        }
+
+    assert failures() == {("chromium", own_minor()): 0, (POOL, OLD): 0}
+    with contextlib.ExitStack() as stack:
+        assert is_served(client(stack, grid, OLD))
+        (worker,) = workers(grid)
+        (place / "sick").write_text(str(worker["nodePid"]))
+        eventually(lambda: failures()[POOL, OLD] >= 2, "its canaries fail")
+        assert failures()["chromium", own_minor()] == 0
+        shown = next(line for line in grid.command("status").stdout.splitlines() if line.startswith(worker["id"]))
+        assert f"Playwright {OLD}.0; canary failed" in shown
+        assert f"playwright={OLD}.0" in next(line for line in grid.output().splitlines() if "browser_sick" in line)
+        (place / "sick").unlink()
     eventually(lambda: is_idle(grid), f"{POOL} has ended")
 
 

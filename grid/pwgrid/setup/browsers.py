@@ -8,7 +8,7 @@ import re
 import socket
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
@@ -105,20 +105,27 @@ def setup(
 
 
 def _try_pairs(pools: Iterable[PoolSettings], settings: Settings, host: Host, places: SearchPaths) -> None:
-    """Opens a page with each other driver in each kind of browser that a pool has, unless a pool has just this pair;
-    says which of them work. A pair that does not is no fault: no pool names it."""
+    """Opens a page in each of `other_pairs`; says which of them work. A pair that does not is no fault: no pool names
+    it."""
+    for pair, driver in other_pairs(pools, settings, places):
+        try:
+            _Setup(settings.of_pool(pair), pair, host, replace(places, driver=driver), None).find_or_get()
+        except GridError as fault:
+            what = f"{pair.browser_type} with Playwright {driver.version}"
+            host.say(f"{what}: skipped, a pool with this pair would not start: {fault}")
+
+
+def other_pairs(
+    pools: Iterable[PoolSettings], settings: Settings, places: SearchPaths
+) -> Iterator[tuple[PoolSettings, Driver]]:
+    """Each other driver with each kind of browser that a pool has, unless a pool has just this pair: what a pool that
+    starts on demand would have."""
     named = {(pool.browser_type, pool.playwright) for pool in pools}
     first = {pool.browser_type: pool for pool in reversed(list(pools))}
     for driver in other_drivers(settings, places):
         for pool in first.values():
-            if (pool.browser_type, driver.minor) in named:
-                continue
-            pair = replace(pool, playwright=driver.minor)
-            try:
-                _Setup(settings.of_pool(pair), pair, host, replace(places, driver=driver), None).find_or_get()
-            except GridError as fault:
-                what = f"{pool.browser_type} with Playwright {driver.version}"
-                host.say(f"{what}: skipped, a pool with this pair would not start: {fault}")
+            if (pool.browser_type, driver.minor) not in named:
+                yield replace(pool, playwright=driver.minor), driver
 
 
 def other_drivers(settings: Settings, places: SearchPaths) -> list[Driver]:

@@ -74,6 +74,7 @@ class Pool:
         self.starts_s: deque[float] = deque(maxlen=STARTS)
         """How long its last browsers took from the fork of their worker until they were warm."""
         self.tally = EventCounts()
+        self.tally.offers(settings.playwright)
         self.drain_timeouts = 0
         """How many drains ran out of time and cut sessions."""
         self.refusal: str | None = None
@@ -120,6 +121,7 @@ class Pool:
         demand until now."""
         was_on_demand = self.settings.on_demand
         self.settings = settings
+        self.tally.offers(settings.playwright)
         if self.is_removed or (was_on_demand and not settings.on_demand):
             self.is_removed = False
             self.scale(0 if settings.on_demand else settings.workers)
