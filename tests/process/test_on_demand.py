@@ -197,6 +197,38 @@ def test_a_master_that_is_killed_leaves_its_pools_on_demand_to_the_next_one(grid
     eventually(lambda: is_idle(grid), f"{POOL} has ended")
 
 
+def test_a_version_is_removed_when_its_last_session_has_ended_and_nobody_new_gets_it_meanwhile(
+    grid: Grid, place: Path
+) -> None:
+    driver = place / "drivers" / f"{OLD}.0"
+    with contextlib.ExitStack() as stack:
+        old = client(stack, grid, OLD)
+        assert is_served(old)
+        (place / "held").touch()
+        waiting = [client(stack, grid, OLD) for _ in range(2)]
+        first = waiting.pop(0)
+        assert is_served(first)  # the worker has two slots
+        eventually(lambda: pool(grid)["starting"] == 1, "another worker starts")
+        removes = stack.enter_context(grid.starts("setup", "--remove", OLD, "--when-idle"))
+        stack.callback(removes.kill)
+        assert answer(waiting[0]).startswith("HTTP/1.1 428 ")  # it stood in line
+        said = answer(client(stack, grid, OLD))
+        assert (said[:13], f'"versions":["{own_minor()}"]' in said) == ("HTTP/1.1 428 ", True)
+        (place / "held").unlink()
+        assert goes_on(old)
+        first.close()
+        assert removes.poll() is None
+        assert driver.is_dir()
+        old.close()
+        output, _ = removes.communicate(timeout=60)
+    assert removes.returncode == 0
+    assert f"Playwright {OLD}: no new client gets it; waits for 2 sessions of pool {POOL} of the grid at" in output
+    assert f"Playwright {OLD}: removed {driver}" in output
+    assert os.listdir(place / "drivers") == []
+    fake_drivers(place / "drivers", f"{OLD}.0")
+    eventually(lambda: POOL in names(grid), "the pool is there again")
+
+
 def test_a_running_grid_finds_what_was_installed_and_removed_meanwhile(grid: Grid, place: Path) -> None:
     with contextlib.ExitStack() as stack:
         old = client(stack, grid, OLD)

@@ -148,6 +148,17 @@ class Grid:
             check=False,
         )
 
+    def starts(self, *arguments: str) -> subprocess.Popen[str]:
+        """`pwgrid ARGUMENTS` in the grid's environment, while the test goes on."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "pwgrid", *arguments],
+            cwd=ROOT,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
     def status(self) -> dict[str, Any]:
         """What `pwgrid status --json` shows of a grid that is healthy or not, without a process of its own for it."""
         base = str(self.runtime.parent)
