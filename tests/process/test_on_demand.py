@@ -147,6 +147,18 @@ def test_a_pool_that_cannot_start_says_why_and_is_tried_again_later(grid: Grid, 
     eventually(lambda: is_idle(grid), f"{POOL} has ended")
 
 
+def test_a_pool_whose_driver_is_broken_says_so_and_starts_no_worker(grid: Grid, place: Path) -> None:
+    node = place / "drivers" / f"{OLD}.0" / "node"
+    node.rename(away := node.with_name("away"))
+    with contextlib.ExitStack() as stack:
+        answers = [*map(answer, [client(stack, grid, OLD) for _ in range(2)])]
+    away.rename(node)
+    for said in answers:
+        assert said.startswith("HTTP/1.1 503 ")
+        assert f"pool {POOL} wants Playwright {OLD}, which is not installed here" in said
+    assert is_idle(grid)
+
+
 def test_the_canaries_of_a_pool_on_demand_name_the_version_whose_browser_is_sick(grid: Grid, place: Path) -> None:
     def failures() -> dict[tuple[str, str], float]:
         families = text_string_to_metric_families(grid.get("/metrics")[2].decode())

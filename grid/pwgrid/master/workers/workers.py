@@ -111,11 +111,12 @@ class Workers:
         idle_s, look_at = self._config.settings.on_demand_idle, math.inf
         for pool in self.pools.values():
             if pool.settings.on_demand:
-                had = pool.workers
-                look_at = min(look_at, pool.follow_demand(now, demand.get(pool.name, 0), idle_s, room, no_room))
+                had, waiting = pool.workers, demand.get(pool.name, 0)
+                hindrance = no_room
+                if waiting and not had and hindrance is None:
+                    hindrance = self._missing(pool)
+                look_at = min(look_at, pool.follow_demand(now, waiting, idle_s, room, hindrance))
                 room -= max(0, pool.workers - had)
-                if pool.workers > had == 0:
-                    self._prepare(pool)
         return look_at
 
     def _look_for_versions(self) -> None:
@@ -124,13 +125,14 @@ class Workers:
             self.follow_settings()
         self._versions.arm(self._loop.now() + LOOKS_FOR_VERSIONS_S)
 
-    def _prepare(self, pool: Pool) -> None:
-        """Find what the workers of a pool need, before the first of them is started."""
+    def _missing(self, pool: Pool) -> str | None:
+        """Find what the workers of a pool need, before the first of them is started. Returns what is missing."""
         try:
             self._config.parts.prepare_pool(self._config.settings, pool.settings)
         except GridError as error:
             log.error("pool_not_prepared", pool=pool.name, reason=str(error))
-            pool.cannot_be_prepared(str(error))
+            return str(error)
+        return None
 
     def follow_plan(self, now: float, limits: Limits) -> float:
         """Start, drain and call workers as the plan says. Returns when the next backoff ends (monotonic seconds): there
@@ -165,9 +167,8 @@ class Workers:
         for state in states:
             adopt_worker(self._shared, self._pool_of(state), state)
         for pool in self.pools.values():
-            if pool.settings.on_demand and pool.members:
+            if pool.settings.on_demand and pool.members and self._missing(pool) is None:
                 pool.keep_adopted()
-                self._prepare(pool)
         if self._config.kept_open is not None:
             for fd in self._config.kept_open.ipc.values():  # of workers that cannot be used: their browser servers end
                 os.close(fd)
