@@ -14,7 +14,7 @@ from typing import Any
 from playwright.async_api import Playwright
 
 from tests.support.drivers import DRIVERS, MIDDLE, cached_driver
-from tests.support.grid import Grid, eventually, eventually_async
+from tests.support.grid import Grid, eventually, eventually_async, wait_for_end
 from tests.support.kill_table_row import failures, is_gone, row
 from tests.support.load import Load, under_load_of
 from tests.support.raw import head, upgrade
@@ -39,6 +39,8 @@ def runs_once(grid: Grid) -> None:
     """The pool starts, and ends: Node's cache of compiled code has that of the second version from then on."""
     agent = f"Playwright/{MIDDLE}.0 (x64; debian 12) node/24.0"
     upgrade(("127.0.0.1", grid.port), head(User_Agent=agent)).close()
+    for worker in workers(grid):
+        wait_for_end(worker["pid"])
     eventually(lambda: POOL not in {each["pool"] for each in grid.status()["workers"]}, f"{POOL} has ended")
 
 

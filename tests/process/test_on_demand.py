@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pwgrid.settings.own_playwright import own_minor
 from tests.support.fake_drivers import fake_drivers
-from tests.support.grid import Grid, eventually, running_grid
+from tests.support.grid import Grid, eventually, running_grid, wait_for_end
 from tests.support.raw import connect, goes_on, head
 
 OLD, OLDER = "1.58", "1.57"
@@ -79,6 +79,14 @@ def is_idle(grid: Grid) -> bool:
     return not workers(grid) and pool(grid)["wanted"] == 0
 
 
+def ends(grid: Grid) -> None:
+    """Returns once the pool has ended, as it does when nobody has used it for a while: its processes tell."""
+    for worker in workers(grid):
+        with contextlib.suppress(ProcessLookupError):
+            wait_for_end(worker["pid"])
+    eventually(lambda: is_idle(grid), f"the master knows that {POOL} has ended")
+
+
 def names(grid: Grid) -> list[str]:
     return [each["name"] for each in grid.ask("status")["pools"]]
 
@@ -115,7 +123,7 @@ def test_the_first_client_of_a_version_starts_its_pool_which_ends_when_nobody_us
         assert is_served(more[1])
         assert (pool(grid)["wanted"], pool(grid)["available"]) == (2, 2)
         assert grid.command("scale", f"{POOL}=3").returncode
-    eventually(lambda: is_idle(grid), f"{POOL} has ended")
+    ends(grid)
     assert grid.get("/health/ready")[0] == 200
 
 
@@ -144,7 +152,7 @@ def test_a_pool_that_cannot_start_says_why_and_is_tried_again_later(grid: Grid, 
             assert "the browser is broken" in said
         eventually(lambda: pool(grid)["reason"] is None, "the pool may be tried again")
         assert is_served(client(stack, grid, OLD))
-    eventually(lambda: is_idle(grid), f"{POOL} has ended")
+    ends(grid)
 
 
 def test_a_pool_whose_driver_is_broken_says_so_and_starts_no_worker(grid: Grid, place: Path) -> None:
@@ -157,6 +165,32 @@ def test_a_pool_whose_driver_is_broken_says_so_and_starts_no_worker(grid: Grid, 
         assert said.startswith("HTTP/1.1 503 ")
         assert f"pool {POOL} wants Playwright {OLD}, which is not installed here" in said
     assert is_idle(grid)
+
+
+def test_a_master_that_is_killed_leaves_its_pools_on_demand_to_the_next_one(grid: Grid, place: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        served = client(stack, grid, OLD)
+        assert is_served(served)
+        had = {worker["id"] for worker in workers(grid)}
+        grid.kill_master()
+        grid.start_again()
+        assert goes_on(served)
+        assert {worker["id"] for worker in workers(grid)} == had
+        assert pool(grid)["wanted"] == 1
+        served.close()
+        ends(grid)
+
+        (place / "held").touch()
+        waiting = [client(stack, grid, OLD) for _ in range(2)]
+        eventually(lambda: [worker["status"] for worker in workers(grid)] == ["starting"], "its worker starts")
+        os.kill(workers(grid)[0]["pid"], signal.SIGKILL)  # the first restart is at once
+        eventually(lambda: "starting" in {worker["status"] for worker in workers(grid)}, "another one starts")
+        grid.kill_master()
+        grid.start_again()
+        (place / "held").unlink()
+        assert all(map(is_served, waiting))
+        assert [worker["status"] for worker in workers(grid)].count("available") == 1
+    ends(grid)
 
 
 def test_the_canaries_of_a_pool_on_demand_name_the_version_whose_browser_is_sick(grid: Grid, place: Path) -> None:
@@ -180,33 +214,6 @@ def test_the_canaries_of_a_pool_on_demand_name_the_version_whose_browser_is_sick
         assert f"Playwright {OLD}.0; canary failed" in shown
         assert f"playwright={OLD}.0" in next(line for line in grid.output().splitlines() if "browser_sick" in line)
         (place / "sick").unlink()
-    eventually(lambda: is_idle(grid), f"{POOL} has ended")
-
-
-def test_a_master_that_is_killed_leaves_its_pools_on_demand_to_the_next_one(grid: Grid, place: Path) -> None:
-    with contextlib.ExitStack() as stack:
-        served = client(stack, grid, OLD)
-        assert is_served(served)
-        had = {worker["id"] for worker in workers(grid)}
-        grid.kill_master()
-        grid.start_again()
-        assert goes_on(served)
-        assert {worker["id"] for worker in workers(grid)} == had
-        assert pool(grid)["wanted"] == 1
-        served.close()
-        eventually(lambda: is_idle(grid), f"{POOL} has ended")
-
-        (place / "held").touch()
-        waiting = [client(stack, grid, OLD) for _ in range(2)]
-        eventually(lambda: [worker["status"] for worker in workers(grid)] == ["starting"], "its worker starts")
-        os.kill(workers(grid)[0]["pid"], signal.SIGKILL)  # the first restart is at once
-        eventually(lambda: "starting" in {worker["status"] for worker in workers(grid)}, "another one starts")
-        grid.kill_master()
-        grid.start_again()
-        (place / "held").unlink()
-        assert all(map(is_served, waiting))
-        assert [worker["status"] for worker in workers(grid)].count("available") == 1
-    eventually(lambda: is_idle(grid), f"{POOL} has ended")
 
 
 def test_a_version_is_removed_when_its_last_session_has_ended_and_nobody_new_gets_it_meanwhile(

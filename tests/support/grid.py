@@ -341,6 +341,16 @@ def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 60) -
     return value
 
 
+def wait_for_end(pid: int, timeout_s: float = 60) -> None:
+    """Returns once this process, which need not be a child, has ended. Raises ProcessLookupError if there is none."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        if not select.select([pidfd], [], [], timeout_s)[0]:
+            raise AssertionError(f"not within {timeout_s} s: process {pid} has ended")
+    finally:
+        os.close(pidfd)
+
+
 async def eventually_async(condition: Callable[[], Any], what: str, timeout_s: float = 60) -> Any:
     """`eventually` beside a running event loop."""
     return await asyncio.to_thread(eventually, condition, what, timeout_s)
@@ -370,4 +380,5 @@ __all__ = [
     "processes_marked",
     "running_grid",
     "status_of",
+    "wait_for_end",
 ]
