@@ -129,7 +129,7 @@ def _users(minor: str, settings: Settings) -> str:
             for pool in status["pools"]:
                 if pool["playwright"] == minor:
                     live = sum(worker["active"] or 0 for worker in status["workers"] if worker["pool"] == pool["name"])
-                    found.append(f"{counted(live, 'session')} of pool {pool['name']} of the grid at {grid.endpoint}")
+                    found.append(f"pool {pool['name']} ({counted(live, 'session')}) of the grid at {grid.endpoint}")
     if not found and (pids := users_of(minor, settings)):
         found.append(f"process {', '.join(map(str, pids))}")
     return " and ".join(found)

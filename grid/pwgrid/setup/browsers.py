@@ -282,12 +282,9 @@ class _Setup:
             raise
         self.host.say(f"{browser}: version {trial.version} opened a page after {trial.seconds:.1f} s")
         self._write_down(browser, trial)
-        distance = distance_of(trial.version, made_for(browser.browser_type, self.places))
+        distance = distance_of(trial.version, made_for(browser.browser_type, self.places), browser.driver)
         if browser.source != "playwright" and distance:
-            self.host.say(
-                f"{browser.browser_type}: {distance}; `playwright install {browser.browser_type}` downloads that one,"
-                " and so does `pwgrid setup --prefer playwright`"
-            )
+            self.host.say(f"{browser.browser_type}: {distance}; `pwgrid setup --prefer playwright` downloads that one")
 
     def _write_down(self, browser: FoundBrowser, trial: Trial) -> None:
         if not browser.executable:  # Playwright finds a channel's by itself, and there is no other to choose
@@ -313,15 +310,16 @@ def _identity(browser: FoundBrowser) -> str:
     return f"{browser.executable} {file.st_size} {file.st_mtime_ns}"
 
 
-def distance_of(version: str, wanted: str) -> str:
-    """A sentence on how many major versions a browser is from the one that the driver is made for; empty for none, or
-    where one of the two is not known."""
+def distance_of(version: str, wanted: str, driver: Driver) -> str:
+    """A sentence on how many major versions a browser is from the one that the driver is made for (`wanted`); empty for
+    none, or where one of the two is not known."""
     here, there = version.partition(".")[0], wanted.partition(".")[0]
     if not (here.isdecimal() and there.isdecimal()) or here == there:
         return ""
     distance = abs(int(here) - int(there))
     side = "behind" if int(here) < int(there) else "ahead of"
-    return f"{here} is {distance} major version{'s'[: distance > 1]} {side} {there}, which this Playwright is made for"
+    which = f"which Playwright {driver.version} is made for"
+    return f"{here} is {distance} major version{'s'[: distance > 1]} {side} {there}, {which}"
 
 
 def _run_fault(driver: Driver, host: Host) -> str | None:

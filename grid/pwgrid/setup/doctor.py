@@ -111,7 +111,8 @@ def _browser(pool: PoolSettings, settings: Settings, places: SearchPaths, fails:
         f"{what} ({browser.source}), version {trial.version}, with Playwright {browser.driver.version} a page after "
         f"{trial.seconds:.1f} s",
     )
-    if distance := distance_of(trial.version, made_for(pool.browser_type, replace(places, driver=browser.driver))):
+    wanted = made_for(pool.browser_type, replace(places, driver=browser.driver))
+    if distance := distance_of(trial.version, wanted, browser.driver):
         yield Finding(pool.name, "warn", distance, f"{get} --prefer playwright")
 
 
