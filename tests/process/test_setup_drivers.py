@@ -1,12 +1,13 @@
 """`pwgrid setup --playwright`: a real driver from PyPI, one that the browser server does not know, and its removal."""
 
+import errno
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -228,6 +229,42 @@ def test_without_a_grid_a_driver_goes_when_the_last_process_that_runs_it_ends(
     said, _ = waits.communicate(timeout=60)
     assert (waits.returncode, said) == (0, f"Playwright {OLDEST}: removed {place.directory}/{OLDEST}.0\n")
     assert place.names() == []
+
+
+def test_a_removal_that_was_interrupted_is_taken_up_by_the_next_one(
+    removes: tuple[Place, subprocess.Popen[bytes], subprocess.Popen[str]],
+) -> None:
+    place, runs, waits = removes
+    waits.kill()
+    runs.kill()
+    runs.wait()
+    assert installed_drivers(place.directory) == (own_driver(),)
+    remove_driver(OLDEST, place.settings, place.host)
+    assert place.names() == []
+
+
+def test_a_driver_of_another_user_keeps_being_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's grid takes those of the whole system, too, and only root may remove those."""
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    for directory in (mine, theirs):
+        (directory / f"{OLDEST}.0").mkdir(parents=True)
+    monkeypatch.setattr(drivers, "drivers_directories", lambda _: (mine, theirs))
+    monkeypatch.setattr(Path, "touch", may_touch_only(mine))
+    with pytest.raises(GridError, match=f"the driver in {theirs} cannot be removed: Permission denied"):
+        drivers.offer_no_more(OLDEST, Settings())
+    assert os.listdir(mine) == os.listdir(theirs) == [f"{OLDEST}.0"]
+
+
+def may_touch_only(directory: Path) -> Callable[[Path], None]:
+    """As for a user without rights; the tests may run as root."""
+    touch = Path.touch
+
+    def touched(path: Path) -> None:
+        if not path.is_relative_to(directory):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        touch(path)
+
+    return touched
 
 
 def test_a_driver_that_is_installed_again_while_its_removal_waits_stays(

@@ -169,11 +169,14 @@ def _keep_after_all(minor: str, directories: Iterable[Path]) -> None:
 def offer_no_more(minor: str, settings: Settings) -> None:
     """Marks the drivers of this version, so that no pool gets them any more: a running grid sees it within seconds, has
     its pools on demand take no new clients, and lets their sessions end. Raises GridError when there are none."""
-    for path in _installed(minor, settings):
+    marks = list(dict.fromkeys(leaving_mark(path.parent, minor) for path in _installed(minor, settings)))
+    for mark in marks:
         try:
-            leaving_mark(path.parent, minor).touch()
+            mark.touch()
         except OSError as error:
-            raise GridError(f"the driver in {path} cannot be removed: {system_error(error)}") from error
+            for made in marks[: marks.index(mark)]:
+                made.unlink(missing_ok=True)
+            raise GridError(f"the driver in {mark.parent} cannot be removed: {system_error(error)}") from error
 
 
 def is_offered_no_more(minor: str, settings: Settings) -> bool:
