@@ -259,5 +259,10 @@ def test_a_running_grid_finds_what_was_installed_and_removed_meanwhile(grid: Gri
         eventually(lambda: pool(grid)["removed"], "the pool of the removed version takes nobody")
         assert answer(client(stack, grid, OLD)).startswith("HTTP/1.1 428 ")
         assert goes_on(old)  # it has the time of a recycle
+        grid.kill_master()
+        grid.start_again()
+        assert (pool(grid)["playwright"], pool(grid)["removed"]) == (OLD, True)
+        assert answer(client(stack, grid, OLD)).startswith("HTTP/1.1 428 ")
+        assert goes_on(old)
         old.close()
         eventually(lambda: not workers(grid), "the last worker of the removed version has ended")

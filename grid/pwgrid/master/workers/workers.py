@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from pwgrid.common.errors import GridError
+from pwgrid.common.playwright_version import minor_of
 from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame
@@ -177,7 +178,9 @@ class Workers:
         """The worker's pool; a removed one if this master's configuration does not have it."""
         if state.pool not in self.pools:
             settings = self._config.settings.short_form(state.browser_type)  # type: ignore[arg-type]
-            self.pools[state.pool] = pool = self._new_pool(replace(settings, name=state.pool, workers=0))
+            version = minor_of(state.launched.get("playwrightVersion") or settings.playwright)
+            settings = replace(settings, name=state.pool, playwright=version, workers=0)
+            self.pools[state.pool] = pool = self._new_pool(settings)
             pool.remove()
         return self.pools[state.pool]
 
