@@ -122,6 +122,7 @@ def _worker(worker: WorkerView, found: Mapping[str, Any], sources: Sources) -> d
         "drainUntil": None if left_s is None else round(sources.status_at + left_s),
         "reason": without_places(reason) if reason else None,
         "suspect": found.get("suspect"),
+        "playwright": worker.playwright_version,
     }
 
 
