@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
 from typing import Any, NoReturn
 
 import click
@@ -126,7 +126,10 @@ def status_text(found: Found) -> str:
     lines += [f"PROBLEM: {problem}" for problem in found["problems"]]
     has_several = len({pool.get("playwright") for pool in found["pools"]}) > 1
     workers_differ = len({worker.get("playwrightVersion") for worker in found["workers"]} - {None}) > 1
-    pools = [_pool_row(pool, found["workers"], with_version=has_several) for pool in found["pools"]]
+    sessions = Counter[str]()
+    for worker in found["workers"]:
+        sessions[worker["pool"]] += worker["active"] or 0
+    pools = [_pool_row(pool, sessions[pool["name"]], with_version=has_several) for pool in found["pools"]]
     head = ("POOL", "WANTED", "AVAILABLE", "SPARE", "STARTING", "DRAINING", "SESSIONS", "SLOTS", "")
     waiting = [(each["pool"], each["run"], each["token"], each["waiting"]) for each in found["waitingByRun"]]
     line = ["", table(("WAITING FOR", "RUN", "TOKEN", "CLIENTS"), waiting)] if waiting else []
@@ -144,9 +147,7 @@ def _without_master_text(found: Found) -> str:
     return "\n".join([one_line(line), "", table(("PROCESS", "WORKER", "PID"), rows)])
 
 
-def _pool_row(pool: Found, workers: Sequence[Found], *, with_version: bool) -> tuple[object, ...]:
-    name = pool["name"]
-    sessions = sum(worker["active"] or 0 for worker in workers if worker["pool"] == name)
+def _pool_row(pool: Found, sessions: int, *, with_version: bool) -> tuple[object, ...]:
     timeouts = pool["drainTimeouts"]
     labels, removed = ", ".join(pool["labels"]), "removed" if pool["removed"] else None
     isolation = pool.get("isolation", Isolation.CONTEXT)
@@ -163,7 +164,7 @@ def _pool_row(pool: Found, workers: Sequence[Found], *, with_version: bool) -> t
         labels,
     )
     figures = (pool["wanted"], pool["available"], pool["spare"], pool["starting"], pool["draining"])
-    return (name, *figures, sessions, pool["slots"], "; ".join(filter(None, remarks)))
+    return (pool["name"], *figures, sessions, pool["slots"], "; ".join(filter(None, remarks)))
 
 
 def _worker_row(worker: Found, *, with_version: bool) -> tuple[object, ...]:
