@@ -30,6 +30,9 @@ class Away:
 
     client = SimpleNamespace(exchanges=Histogram((1.0,)))
 
+    def now(self) -> float:
+        return 100.0
+
     def __getattr__(self, name: str) -> Any:
         async def fails(*_arguments: Any, **_named: Any) -> None:
             raise RegistryUnavailable("Redis is away")

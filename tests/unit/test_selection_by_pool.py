@@ -162,7 +162,7 @@ async def test_a_pool_of_which_redis_would_choose_no_worker_makes_the_grid_not_r
         def now(self) -> float:
             return 100.0
 
-        async def snapshot(self) -> RegistrySnapshot:
+        async def look(self, *_: object) -> RegistrySnapshot:
             return found
 
     def record(worker: str, pool: str) -> WorkerRecord:
@@ -189,7 +189,7 @@ async def test_while_redis_takes_no_writes_the_grid_is_as_ready_as_its_roster_an
         def now(self) -> float:
             return 100.0
 
-        async def snapshot(self) -> RegistrySnapshot:
+        async def look(self, *_: object) -> RegistrySnapshot:
             if isinstance(answers[0], RegistryUnavailable):
                 raise answers[0]
             return answers[0]
@@ -211,7 +211,7 @@ async def test_clients_that_have_waited_in_vain_at_the_same_time_share_a_look_at
         def now(self) -> float:
             return 100.0
 
-        async def snapshot(self) -> RegistrySnapshot:
+        async def look(self, *_: object) -> RegistrySnapshot:
             looks.append(asyncio.get_running_loop().create_future())
             return await looks[-1]
 
