@@ -35,6 +35,7 @@ from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.policy.arrival import UNIX, Arrivals
 from pwgrid.proxy.policy.refusal import stopping
+from pwgrid.proxy.protocol_description import ProtocolDescription
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.reap_workers import STOPPED, DeadWorkers, keep_reaping
 from pwgrid.proxy.roster import Roster
@@ -205,6 +206,7 @@ class Proxy:
             readiness=self.readiness,
             master=self.master,
             files=self.files,
+            protocol=ProtocolDescription(self.boot.runtime, self.roster, self.handoffs),
         )
 
     # Registry

@@ -222,6 +222,7 @@ class BrowserServer:
             message |= {"own": True, "network": session.own.network}
         if session.protocol is Protocol.CDP:
             message |= {"protocol": session.protocol.value, "keepS": session.keep_s, "joins": bool(client.joins)}
+            message["isOfPage"] = client.is_of_page
         more = {TOKEN_ID: session.token_id, OF_LEASE: session.lease_id}
         if told := {**session.client_fields, **{name: text for name, text in more.items() if text}}:
             message["clientFields"] = told  # for a successor of this worker
