@@ -215,7 +215,11 @@ class Proxy:
         self.registry.subscribe_slots(self._on_slots)
         # Nobody tells of a slot now: who waits is asked once by the selection without Redis, and heard of from then on.
         self.registry.client.on_lost(self.queue.wake)
+        self.registry.client.on_connect(self._redis_answers_again)
         await keep_reaping(self.registry, self.settings.reaper_run_interval)
+
+    def _redis_answers_again(self) -> None:
+        self._background_tasks.start(self.selector.give_back_unanswered(), "unanswered selections")
 
     def _on_slots(self, pool: str | None) -> None:
         self.queue.wake(pool)
