@@ -431,12 +431,22 @@ async def test_a_connection_to_a_page_ends_with_the_page(grid: Grid) -> None:
     new = json.loads(grid.get("/json/new?about:blank")[2])
     async with connect(new["webSocketDebuggerUrl"]) as page:
         await page.send(json.dumps({"id": 1, "method": "Page.close"}))
-        with pytest.raises(ConnectionClosed) as caught:
-            await command(page, "Runtime.evaluate", expression="new Promise(() => {})", awaitPromise=True)
-    assert caught.value.rcvd is not None
-    assert caught.value.rcvd.reason == "the page of this connection is closed"
+        await page.wait_closed()
+    assert page.close_reason == "the page of this connection is closed"
     await eventually_async(lambda: grid.active() == 0, "the session is over")
     assert sessions(grid)[0]["reasonKind"] == "client disconnected"
+
+
+async def test_who_comes_back_to_a_page_that_is_closed_gets_another_one(grid: Grid) -> None:
+    (listed,) = json.loads(grid.get("/json/list?keep=60")[2])
+    async with connect(listed["webSocketDebuggerUrl"]) as page:
+        await page.send(json.dumps({"id": 1, "method": "Page.close"}))
+        await page.wait_closed()
+    async with connect(listed["webSocketDebuggerUrl"]) as page:
+        answer = await command(page, "Runtime.evaluate", expression="location.href")
+        assert answer["result"]["result"]["value"] == "about:blank"
+        await command(page, "Browser.close")
+    await eventually_async(lambda: grid.active() == 0, "the session is over")
 
 
 async def test_pages_of_one_session_are_apart(grid: Grid) -> None:

@@ -106,7 +106,7 @@ class CdpFront {
   // Returns the id of a session with the oldest page. It hangs on one with the browser that only the grid uses: were it on Playwright's own,
   // Playwright would take the page for one of its clients'.
   async attachToPage(sessionId, connection) {
-    const own = this.root.createChildSession(sessionId);
+    const own = connection.ofGrid = this.root.createChildSession(sessionId);
     const [oldest] = this.shown.pages.keys();
     const targetId = oldest ?? (await this.root.send('Target.createTarget', { url: 'about:blank' })).targetId;
     own.on('Target.detachedFromTarget', () => connection.pageClosed());
@@ -129,10 +129,9 @@ class CdpFront {
   }
 
   // What still comes of these sessions until then is for nobody.
-  async detach({ attachedId }, rootId) {
+  async detach({ attachedId, ofGrid }, rootId) {
+    ofGrid?.dispose();
     await this.root.send('Target.detachFromTarget', { sessionId: attachedId });
-    if (attachedId !== rootId)
-      this.root.disposeChildSession(attachedId);
     this.forget(rootId);
   }
 
@@ -243,6 +242,7 @@ class CdpConnection extends Connection {
     super(session, socket);
     this.isOfPage = isOfPage;
     this.attachedId = ''; // of its session with the browser
+    this.ofGrid = null; // Playwright's object for that session, where only the grid speaks on it
   }
 
   // Answers the handshake. The client is read when it has its session.
