@@ -402,7 +402,7 @@ async def command(socket: ClientConnection, method: str, **params: Any) -> dict[
     number = next(NUMBERS)
     await socket.send(json.dumps({"id": number, "method": method, "params": params}))
     while (message := json.loads(await socket.recv())).get("id") != number:
-        pass
+        assert "id" not in message, "an answer to what this client has not asked"
     answer: dict[str, Any] = message
     return answer
 

@@ -103,8 +103,8 @@ class CdpFront {
     connection.attached(rootId);
   }
 
-  // Returns the id of a session with the oldest page. It hangs on one with the browser that only the grid uses: were it on Playwright's own,
-  // Playwright would take the page for one of its clients'.
+  // Returns the id of a session with the oldest page. It hangs on one with the browser that only the grid uses: on one that hangs on
+  // Playwright's own, Playwright speaks, too.
   async attachToPage(sessionId, connection) {
     const own = connection.ofGrid = this.root.createChildSession(sessionId);
     const [oldest] = this.shown.pages.keys();
