@@ -9,9 +9,9 @@ import signal
 import subprocess
 import tempfile
 import threading
-import urllib.error
 import urllib.request
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Final
 
@@ -80,7 +80,7 @@ def _asked(stderr: IO[bytes]) -> bytes:
             description: bytes = answer.read()
         if not orjson.loads(description)["domains"]:
             raise KeyError("domains")
-    except (OSError, urllib.error.URLError, ValueError, KeyError) as error:
+    except (OSError, HTTPException, ValueError, KeyError) as error:
         raise BrowserLaunchError(f"it did not answer: {error}", _WHAT) from None
     return description
 
