@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.policy.arrival import Arrivals
+from pwgrid.proxy.protocol_description import ProtocolDescription
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster
 from pwgrid.settings.model import Settings
@@ -43,6 +45,7 @@ class Grid:
     settings = Settings()
     gateway = SimpleNamespace(figures=ConnectFigures())
     readiness = Readiness(settings, roster, registry)  # type: ignore[arg-type]
+    protocol = ProtocolDescription(Path("/nonexistent"), roster, None)  # type: ignore[arg-type]
 
 
 Receive = Callable[[], Coroutine[Any, Any, dict[str, Any]]]
