@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.worker.browser import protocol_description
 from pwgrid.worker.browser.launch import LaunchSpec
 from tests.conftest import need
+from tests.support.grid import eventually
 from tests.support.stand_in_proxy import private_directory
 from tests.support.stand_in_proxy import spec as launch_spec
 
@@ -76,6 +78,32 @@ def test_one_that_does_not_is_gone_too(script: str, says: str, started: list[psu
         with pytest.raises(BrowserLaunchError, match=says):
             protocol_description.describe(spec, timeout_s=2)
         assert_gone(spec, started)
+
+
+@needs_landlock
+def test_it_ends_with_the_process_that_has_started_it(tmp_path: Path) -> None:
+    executable = tmp_path / "browser"
+    executable.write_text("#!/bin/sh\nexec sleep 1000\n")
+    executable.chmod(0o755)
+    script = (
+        "import sys; from dataclasses import replace; from pathlib import Path\n"
+        "from pwgrid.worker.browser.protocol_description import describe\n"
+        "from tests.support.stand_in_proxy import spec\n"
+        "spec = spec(Path(sys.argv[1])); spec.directories.make(1)\n"
+        "describe(replace(spec, browser=replace(spec.browser, executable=sys.argv[2])))\n"
+    )
+    with private_directory() as directory:
+        command = [sys.executable, "-c", script, str(directory), str(executable)]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as describing:
+
+            def browsers() -> list[psutil.Process]:
+                children = psutil.Process(describing.pid).children()
+                return [each for each in children if each.cmdline()[:1] == ["sleep"]]
+
+            eventually(browsers, "it has started the browser")
+            (browser,) = browsers()
+            describing.kill()
+            eventually(lambda: not browser.is_running(), "the browser is gone")
 
 
 def test_where_browsers_are_not_confined_none_gets_a_port(started: list[psutil.Process]) -> None:

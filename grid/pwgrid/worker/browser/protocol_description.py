@@ -18,6 +18,7 @@ from typing import IO, Final
 import orjson
 
 from pwgrid.common.launch_failure import BrowserLaunchError
+from pwgrid.common.restricted_exec import ENDS_WITH
 from pwgrid.worker.browser.launch import LaunchSpec
 
 TIMEOUT_S: Final = 20.0
@@ -34,7 +35,8 @@ _FLAGS: Final = (
 
 def describe(spec: LaunchSpec, timeout_s: float = TIMEOUT_S) -> bytes:
     """Returns what this Chromium tells of its protocol, JSON. Takes a few tenths of a second, and blocks. When it
-    returns, no process and no file of that browser is left. Raises BrowserLaunchError."""
+    returns, no process and no file of that browser is left; should this process die meanwhile, it ends, too. Raises
+    BrowserLaunchError."""
     confinement, executable = spec.confinement, spec.browser.executable
     if confinement is None:
         raise BrowserLaunchError("it has a port for a moment, and is not confined here (CONFINE)", _WHAT)
@@ -42,11 +44,11 @@ def describe(spec: LaunchSpec, timeout_s: float = TIMEOUT_S) -> bytes:
         raise BrowserLaunchError("only Playwright knows where its channel is", _WHAT)
     with tempfile.TemporaryDirectory(dir=spec.directories.own, prefix="protocol-", ignore_cleanup_errors=True) as own:
         command = [
-            *(*confinement.before_browser(may_listen=True), "--own", own, "--", executable, *_FLAGS),
+            *confinement.before_browser(may_listen=True),
+            *(f"{ENDS_WITH}{os.getpid()}", "--own", own, "--", executable, *_FLAGS),
             *([] if spec.settings.chromium_sandbox else ["--no-sandbox"]),
             f"--user-data-dir={Path(own, 'profile')}",
         ]
-        # By this TMPDIR it is found and killed with the browser server, should this process die.
         environment = {**spec.environment(), **confinement.variables(), "TMPDIR": own}
         browser = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
