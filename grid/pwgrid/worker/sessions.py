@@ -286,8 +286,8 @@ class Sessions:
     def end_kept(self, reason: Reason[EndReason], only: str | None = None) -> None:
         """Ends the kept sessions, or only this one if it is kept."""
         for session in self._slots.kept():
-            if only in (None, session.id):
-                self.end(session.id, reason)
+            if only in (None, session.id) and self.server is not None:
+                self.server.end_kept(session.id, reason)
 
     def end_browser(self, pid: int) -> None:
         """Ends the session that has this browser alone: this worker takes too much memory, and it takes the most."""

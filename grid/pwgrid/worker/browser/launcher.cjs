@@ -266,8 +266,11 @@ function endKept() {
     session.end('grid', 'worker stopped');
 }
 
-function endSession({ session, reason: { kind, detail }, code, text }) {
-  sessions.get(session)?.end('grid', kind, code, { detail, text });
+// `isKept`: only if it is, for its client may have come back meanwhile.
+function endSession({ session: id, reason: { kind, detail }, code, text, isKept }) {
+  const session = sessions.get(id);
+  if (session && !(isKept && !session.keptUntil))
+    session.end('grid', kind, code, { detail, text });
 }
 
 function endAll(by, kind, code) {

@@ -280,6 +280,11 @@ class BrowserServer:
         more = {} if text is None else {"text": text}
         self._link.send({"do": "close", "session": session_id, "code": _GOING_AWAY, "reason": reason.as_data(), **more})
 
+    def end_kept(self, session_id: str, reason: Reason[EndReason]) -> None:
+        """Ends a session as `close_session` does, unless it has a client again, which nobody here may have heard of."""
+        closing = {"do": "close", "session": session_id, "code": _GOING_AWAY, "reason": reason.as_data()}
+        self._link.send({**closing, "isKept": True})
+
     async def canary(self, timeout_s: float) -> CanaryResult:
         """Tries a context, a page and an evaluate, as a client would. Does not raise for a sick browser."""
         # The launcher's own deadline comes first; this one is for a launcher that hangs.
