@@ -6,21 +6,17 @@ import shutil
 import signal
 import ssl
 import subprocess
-import tempfile
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from redis import Redis
-from redis.exceptions import RedisError
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import problem
 from pwgrid.registry.blocking_reads import snapshot
-from pwgrid.registry.embedded_redis import find_redis_cli, find_redis_server
+from pwgrid.registry.embedded_redis import find_redis_cli
 from pwgrid.registry.open_redis import redis_cli_arguments
 from pwgrid.registry.redis_client import RedisClient
 from pwgrid.registry.registry import Registry
@@ -28,10 +24,9 @@ from pwgrid.settings.model import Settings
 from tests.support.grid import free_port
 from tests.support.redis import RedisServer
 from tests.support.redis_relay import RedisRelay
+from tests.support.sentinels import PASSWORD, QUOTED, Sentinels
 
 BOUND_S = 20.0
-PASSWORD = "p@ss:word/,?#"
-QUOTED = "p%40ss%3Aword%2F%2C%3F%23"
 
 
 @asynccontextmanager
@@ -158,67 +153,14 @@ def test_redis_cli_is_told_of_tls() -> None:
 # Sentinel
 
 
-class Sentinels:
-    """A Redis, its replica, and sentinels that watch both; all with passwords."""
-
-    def __init__(self, count: int, held: ExitStack) -> None:
-        self._directory = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="pwgrid-sentinel-")))
-        self._redis_ports = [free_port(), free_port()]
-        self.redis = []
-        for port in self._redis_ports:
-            self.redis.append(RedisServer("--port", str(port), "--bind", "127.0.0.1"))
-            held.callback(self.redis[-1].close)
-            self.redis[-1].command("CONFIG", "SET", "masterauth", PASSWORD)
-            self.redis[-1].command("CONFIG", "SET", "requirepass", PASSWORD)
-        self.command(1, "REPLICAOF", "127.0.0.1", self._redis_ports[0])
-        ports = [free_port() for _ in range(count)]
-        self.processes = [self._start(port, held) for port in ports]
-        hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
-        self.url = f"redis+sentinel://:{QUOTED}@{hosts}/main/0?sentinel_password=watch"
-        eventually(lambda: all(_replicas(port) == 1 for port in ports), "the sentinels know the replica")
-
-    def command(self, which: int, *arguments: str | int) -> Any:
-        """On one of the two, whatever the sentinels say."""
-        url = f"redis://:{QUOTED}@127.0.0.1:{self._redis_ports[which]}"
-        with Redis.from_url(url, decode_responses=True) as client:
-            return client.execute_command(*arguments)
-
-    def is_used_by_redis_cli(self, which: int) -> bool:
-        return by_redis_cli(self.url, "CONFIG", "GET", "port").split() == ["port", str(self._redis_ports[which])]
-
-    def _start(self, port: int, held: ExitStack) -> "subprocess.Popen[bytes]":
-        path = self._directory / f"{port}.conf"
-        path.write_text(
-            f"port {port}\nbind 127.0.0.1\ndir {self._directory}\nrequirepass watch\n"
-            f'sentinel monitor main 127.0.0.1 {self._redis_ports[0]} 1\nsentinel auth-pass main "{PASSWORD}"\n'
-            "sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 2000\n"
-        )
-        process = subprocess.Popen([find_redis_server(), path, "--sentinel"], stdout=subprocess.DEVNULL)
-        held.callback(process.wait)
-        held.callback(process.kill)
-        return process
-
-
-def _replicas(port: int) -> int:
-    """How many replicas in good order that sentinel knows."""
-    try:
-        with Redis(port=port, password="watch", decode_responses=True) as client:
-            return len([each for each in client.sentinel_slaves("main") if each["master-link-status"] == "ok"])
-    except RedisError:
-        return 0  # it has not started yet
-
-
-def eventually(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + BOUND_S
-    while not is_so():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def sentinels(request: pytest.FixtureRequest) -> Iterator[Sentinels]:
     with ExitStack() as held:
         yield Sentinels(getattr(request, "param", 1), held)
+
+
+def is_used_by_redis_cli(sentinels: Sentinels, which: int) -> bool:
+    return by_redis_cli(sentinels.url, "CONFIG", "GET", "port").split() == ["port", str(sentinels.redis_ports[which])]
 
 
 async def test_behind_sentinels_the_master_of_the_moment_is_used(sentinels: Sentinels) -> None:
@@ -231,7 +173,7 @@ async def test_behind_sentinels_the_master_of_the_moment_is_used(sentinels: Sent
         assert await registry.client.call("SET", "a", 1) == "OK"
         assert await registry.reap() is not None
     assert sentinels.command(0, "GET", "a") == "1"
-    assert sentinels.is_used_by_redis_cli(0)
+    assert is_used_by_redis_cli(sentinels, 0)
     assert (await asyncio.to_thread(snapshot, sentinels.url)).workers == {}
 
     sentinels.redis[0].kill()
@@ -240,7 +182,7 @@ async def test_behind_sentinels_the_master_of_the_moment_is_used(sentinels: Sent
         assert await registry.client.call("SET", "b", 2) == "OK"
         assert await registry.reap() is not None
     assert sentinels.command(1, "GET", "b") == "2"
-    assert sentinels.is_used_by_redis_cli(1)
+    assert is_used_by_redis_cli(sentinels, 1)
     await registry.close()
 
 

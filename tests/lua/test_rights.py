@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pwgrid.common.paths import resource_dir
 from pwgrid.registry import rights
+from pwgrid.registry.cluster_primary import QUESTIONS
 from tests.support.grid import ROOT
 from tests.support.redis import RedisServer
 
@@ -23,7 +24,9 @@ def of_scripts() -> set[str]:
 def of_code(redis: RedisServer) -> set[str]:
     """Words of the code, all in capitals, that Redis knows as commands."""
     paths = [
-        path for path in (ROOT / "grid" / "pwgrid" / "registry").glob("*.py") if path.stem not in ("rights", "fault_of")
+        path
+        for path in (ROOT / "grid" / "pwgrid" / "registry").glob("*.py")
+        if path.stem not in ("rights", "fault_of", "cluster_primary")  # what the last one asks is QUESTIONS
     ]
     words = {
         node.value
@@ -39,6 +42,8 @@ def test_the_commands_are_those_that_the_scripts_and_the_code_send(redis: RedisS
     used = of_scripts() | of_code(redis)
     assert len(of_scripts()) > 20
     assert set(rights.commands()) == used | OF_REDIS_PY | OF_THE_TRIAL
+    of_cluster = set(rights.commands(of_cluster=True)) - set(rights.commands())
+    assert of_cluster == {"|".join(words).lower() for words in QUESTIONS}
     assert not OF_REDIS_PY & of_scripts()
 
 

@@ -24,7 +24,9 @@ from pwgrid.cli import ask_grid
 from pwgrid.cli.ask_grid import ask
 from pwgrid.cli.status import status_text
 from pwgrid.common.errors import GridError
+from pwgrid.common.redis_url import is_cluster, is_sentinel
 from pwgrid.registry.embedded_redis import url_of
+from pwgrid.registry.open_redis import open_blocking
 from pwgrid.runtime.display_sockets import remove_sockets
 from pwgrid.runtime.find_grids import RunningGrid
 
@@ -169,8 +171,14 @@ class Grid:
         return ask(RunningGrid(self.runtime, self.port, self.process.pid, self.endpoint), name, data)
 
     def redis(self, *arguments: str | int) -> Any:
-        """One command on the grid's own Redis."""
-        with Redis.from_url(self.redis_url, socket_timeout=REDIS_TIMEOUT_S) as client:
+        """One command on the grid's own Redis; behind sentinels or of a cluster, on the one that it uses now."""
+        url = self.redis_url
+        if is_sentinel(url) or is_cluster(url):
+            client = open_blocking(url, timeout_s=REDIS_TIMEOUT_S, prefix=self.prefix)
+            client.connection_pool.connection_kwargs["decode_responses"] = False
+        else:
+            client = Redis.from_url(url, socket_timeout=REDIS_TIMEOUT_S)
+        with client:
             return client.execute_command(*arguments)
 
     @property

@@ -32,6 +32,11 @@ def faults(environ: dict[str, str]) -> list[str]:
             "(grid.example, environment ADVERTISED_URL): make them agree, or leave one of them out",
         ),
         (
+            {"REDIS_URL": "redis+cluster://:s3cret@a", "REDIS_KEY_PREFIX": "grid:"},
+            "redis_key_prefix: 'grid:' (environment REDIS_KEY_PREFIX): must have a hash tag, as {pwgrid}: has, since "
+            "redis_url (environment REDIS_URL) names a Redis Cluster, which would else spread the keys over its nodes",
+        ),
+        (
             {"HEARTBEAT_INTERVAL": "20"},
             "heartbeat_interval: 20.0 (environment HEARTBEAT_INTERVAL): "
             "3 x heartbeat_interval must be <= redis_key_ttl (30.0, default)",

@@ -8,9 +8,11 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import pytest
+from redis.asyncio import SSLConnection
+from redis.crc import key_slot
 
 from pwgrid.common import redis_url
-from pwgrid.common.redis_url import is_sentinel, problem, sentinels, service, shown
+from pwgrid.common.redis_url import HASH_TAG, cluster_nodes, is_cluster, is_sentinel, problem, sentinels, service, shown
 from pwgrid.registry.open_redis import database, open_async
 
 SECRET = "hunter2"
@@ -30,6 +32,8 @@ SECRET = "hunter2"
             f"redis+sentinel://me:{SECRET}@a:1,b/main/2?sentinel_username=s&sentinel_password={SECRET}@x",
             "redis+sentinel://a:1,b/main/2",
         ),
+        (f"redis+cluster://me:{SECRET}@a:1,[::1]", "redis+cluster://a:1,[::1]"),
+        (f"rediss+cluster://:{SECRET}@a/0?ssl_ca_certs=/etc/ca.pem", "rediss+cluster://a/0"),
     ],
 )
 def test_a_good_url_is_shown_without_its_secrets(url: str, where: str) -> None:
@@ -43,7 +47,7 @@ def test_a_good_url_is_shown_without_its_secrets(url: str, where: str) -> None:
         ("", "must begin with redis://"),
         (
             f"http://:{SECRET}@h",
-            "must begin with redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://",
+            "must begin with redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster://,",
         ),
         (f"redis://:{SECRET}@h/x", "must end in the number of a database: redis://host:port/0"),
         (f"redis://:{SECRET}@h:port", "must be a URL like redis://:password@host:6379/0"),
@@ -64,6 +68,9 @@ def test_a_good_url_is_shown_without_its_secrets(url: str, where: str) -> None:
         (f"unix://{SECRET}/@/run/redis.sock", "must name a socket: unix:///path/to/redis.sock"),
         ("unix://", "must name a socket"),
         ("unix:///", "must name a socket"),
+        (f"redis+cluster://:{SECRET}@a/1", "must be like redis+cluster://host:6379,host2:6379, without a database"),
+        ("redis+cluster://a,", "must be like redis+cluster://"),
+        ("redis+cluster://a?db=1", "may have no other options behind its ? than none"),
         ("redis+sentinel://h", "must be like redis+sentinel://host:26379,host2:26379/name-of-the-master/0"),
         ("redis+sentinel:///main", "must be like redis+sentinel://"),
         ("redis+sentinel://a,/main", "must be like redis+sentinel://"),
@@ -86,6 +93,31 @@ def test_a_url_of_sentinels_names_them_and_the_service() -> None:
     assert service(url) == ("a/b", "4")
     assert service("redis+sentinel://a/main") == ("main", "")
     assert not is_sentinel("rediss://a")
+
+
+def test_a_url_of_a_cluster_names_nodes() -> None:
+    assert cluster_nodes(f"rediss+cluster://me:{SECRET},@a:1,[::2],c:3") == [("a", 1), ("::2", 6379), ("c", 3)]
+    assert [is_cluster(f"{scheme}://a") for scheme in ("redis+cluster", "redis")] == [True, False]
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
+def test_nodes_of_a_cluster_are_connected_to_as_the_url_says(scheme: str) -> None:
+    url = f"{scheme}+cluster://me:{SECRET}@a:1,b" + "?ssl_ca_certs=/ca.pem" * (scheme == "rediss")
+    pool = open_async(url, timeout_s=1, step_s=1, prefix="{g}:")
+    for opened in (pool, pool.sentinel_manager._open_pool(host="a", port=1)):
+        options = opened.connection_kwargs
+        assert (options["username"], options["password"]) == ("me", SECRET)
+        assert issubclass(opened.connection_class, SSLConnection) == (scheme == "rediss")
+        assert options.get("ssl_ca_certs") == ("/ca.pem" if scheme == "rediss" else None)
+    assert options["socket_timeout"] == 1 / 3
+
+
+@pytest.mark.parametrize(
+    ("prefix", "is_good"), [("{g}:", True), ("a{g}", True), ("", False), ("g:", False), ("{}g", False)]
+)
+def test_a_prefix_without_a_hash_tag_does_not_fit_a_cluster(prefix: str, *, is_good: bool) -> None:
+    assert bool(HASH_TAG.match(prefix)) == is_good
+    assert (len({key_slot(f"{prefix}{key}".encode()) for key in range(99)}) == 1) == is_good
 
 
 def as_newer_pythons(url: str, *more: Any) -> SplitResult:

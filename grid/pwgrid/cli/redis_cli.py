@@ -17,7 +17,8 @@ def redis_cli(arguments: tuple[str, ...]) -> None:
 
     grid = find_grid(None, None)
     binary = find_redis_cli()
-    where, password = redis_cli_arguments(ask(grid, "redis")["url"], timeout_s=REPLY_TIMEOUT_S)
+    redis = ask(grid, "redis")
+    where, password = redis_cli_arguments(redis["url"], timeout_s=REPLY_TIMEOUT_S, prefix=redis["prefix"])
     environment = {**os.environ, "REDISCLI_AUTH": password} if password else os.environ
     for signum in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(signum, signal.SIG_DFL)  # Python has them ignored, and exec would keep that

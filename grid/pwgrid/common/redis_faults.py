@@ -29,7 +29,8 @@ class FaultKind(Enum):
     )
     REPLICA = _Meaning(
         "it takes no writes, since it is a replica",
-        "name its primary in the URL, or its sentinels: redis+sentinel://host:26379/name",
+        "name its primary in the URL, or its sentinels: redis+sentinel://host:26379/name; of a cluster, some nodes:"
+        " redis+cluster://host:6379,host2:6379",
     )
     DISK = _Meaning(
         "it takes no writes, since it cannot save to its disk",
@@ -70,9 +71,10 @@ class FaultKind(Enum):
     )
     OTHER_NODE = _Meaning(
         "the grid's keys belong to another node of its cluster",
-        "set REDIS_KEY_PREFIX={pwgrid}: and name the node that has these keys",
+        "begin the URL with redis+cluster://, and set REDIS_KEY_PREFIX={pwgrid}:",
         is_lasting=True,
     )
+    NO_CLUSTER = _Meaning("it is no node of a Redis Cluster", "begin the URL with redis://", is_lasting=True)
     NO_DATABASE = _Meaning(
         "it has no database of this number", "end the URL in one that it has, as /0", is_lasting=True
     )

@@ -6,6 +6,7 @@ import re
 from typing import Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 
 _DATABASE: Final = ("db",)
@@ -18,8 +19,13 @@ OPTIONS: Final = {
     "unix": _DATABASE,
     "redis+sentinel": _DATABASE + _SENTINEL,
     "rediss+sentinel": _DATABASE + _SENTINEL + _TLS,
+    "redis+cluster": (),
+    "rediss+cluster": _TLS,
 }
 """The options of a URL, by scheme: redis-py's own names, and the sentinels' user and password."""
+
+HASH_TAG: Final = re.compile(r"[^{]*\{[^}]+\}")
+"""Begins each key prefix that puts all keys into one slot of a Redis Cluster."""
 
 _BRACKETED: Final = re.compile(r"\[[^\[\]]+\](:.*)?")
 _NETLOC: Final = re.compile("[^/?#]*")
@@ -37,12 +43,12 @@ def problem(url: str) -> str:
     if hosts is None or parts.fragment:
         return "must be a URL like redis://:password@host:6379/0, with a / of the password as %2F, an @ as %40 …"
     if parts.scheme not in OPTIONS:
-        return "must begin with redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://"
+        return f"must begin with {', '.join(f'{scheme}://' for scheme in OPTIONS)}"
     if fault := _wrong_place(parts, hosts):
         return fault
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if not options.keys() <= set(OPTIONS[parts.scheme]):
-        return f"may have no other options behind its ? than {', '.join(OPTIONS[parts.scheme])}"
+        return f"may have no other options behind its ? than {', '.join(OPTIONS[parts.scheme]) or 'none'}"
     if options.get("ssl_cert_reqs", "none") not in ("none", "optional", "required"):
         return "must say none, optional or required as ssl_cert_reqs"
     if not all(options.get(name, "/").startswith("/") for name in _FILES):
@@ -67,6 +73,16 @@ def is_sentinel(url: str) -> bool:
 def sentinels(url: str) -> list[tuple[str, int]]:
     """Hosts and ports of the sentinels."""
     return [(host, port or SENTINEL_PORT) for host, port in _hosts(split(url))]
+
+
+def is_cluster(url: str) -> bool:
+    """Whether the URL names nodes of a Redis Cluster."""
+    return url.partition("://")[0].endswith("+cluster")
+
+
+def cluster_nodes(url: str) -> list[tuple[str, int]]:
+    """Hosts and ports of the nodes that the URL names."""
+    return [(host, port or PORT) for host, port in _hosts(split(url))]
 
 
 def service(url: str) -> tuple[str, str]:
@@ -106,6 +122,9 @@ def _wrong_place(parts: SplitResult, hosts: list[tuple[str, int | None]]) -> str
         name, database = service(parts.geturl())
         is_good = has_hosts and bool(name) and _is_number(database)
         return "" if is_good else "must be like redis+sentinel://host:26379,host2:26379/name-of-the-master/0"
+    if parts.scheme.endswith("+cluster"):
+        is_good = has_hosts and parts.path in ("", "/", "/0")
+        return "" if is_good else "must be like redis+cluster://host:6379,host2:6379, without a database"
     if not has_hosts or len(hosts) > 1:
         return "must name a host: redis://host:port/database"
     return (

@@ -35,7 +35,7 @@ def snapshot(
     is_enough: Callable[[RegistrySnapshot], bool] = lambda _found: False,
 ) -> RegistrySnapshot:
     """Returns what Registry.look returns. Raises RegistryUnavailable."""
-    with _connected(url) as redis:
+    with _connected(url, prefix) as redis:
         replies = _pipeline(redis, records.snapshot_commands(prefix))
         found = records.read_snapshot(replies, _write_fault(redis, prefix))
         workers: dict[str, WorkerRecord] = {}
@@ -51,7 +51,7 @@ def latest_sessions(url: str, prefix: str = "", *, status: str | None = None, li
     """Returns up to `limit` sessions, newest first, of any or of one status. Raises RegistryUnavailable."""
     found: list[SessionRecord] = []
     start = 0
-    with _connected(url) as redis:
+    with _connected(url, prefix) as redis:
         while True:
             (ids,) = _pipeline(redis, [("ZREVRANGE", prefix + records.INDEX, start, start + _PAGE - 1)])
             found += [session for session in _sessions(redis, prefix, ids) if status in (None, session.status)]
@@ -62,7 +62,7 @@ def latest_sessions(url: str, prefix: str = "", *, status: str | None = None, li
 
 def session(url: str, session_id: str, prefix: str = "") -> SessionRecord | None:
     """Returns one session's record, or None if Redis has none (any more). Raises RegistryUnavailable."""
-    with _connected(url) as redis:
+    with _connected(url, prefix) as redis:
         return next(iter(_sessions(redis, prefix, [session_id])), None)
 
 
@@ -88,7 +88,7 @@ class SessionWatch:
         """`now` is in Unix seconds. The first look's `news` are all live sessions and those of the last 5 s. Raises
         RegistryUnavailable."""
         prefix, since = self._prefix, (now if self._looked_at is None else self._looked_at) - _LATE_S
-        with _connected(self._url) as redis:
+        with _connected(self._url, prefix) as redis:
             begun = ("ZRANGEBYSCORE", prefix + records.INDEX, f"{since:f}", "+inf")
             *replies, ids = _pipeline(redis, [*records.snapshot_commands(prefix), begun])
             fields = records.worker_fields(replies)
@@ -112,8 +112,8 @@ class SessionWatch:
 
 
 @contextmanager
-def _connected(url: str) -> Iterator[Redis]:
-    redis = open_blocking(url, timeout_s=TIMEOUT_S)
+def _connected(url: str, prefix: str) -> Iterator[Redis]:
+    redis = open_blocking(url, timeout_s=TIMEOUT_S, prefix=prefix)
     try:
         yield redis
     except (RedisError, OSError, *NONSENSE) as error:

@@ -50,6 +50,7 @@ _OF_CODE: Final = {
 
 _OF_TEXT: Final = {
     "DB index": _K.NO_DATABASE,
+    "cluster support disabled": _K.NO_CLUSTER,
     "unknown command `HELLO`": _K.TOO_OLD,
     "unknown command 'HELLO'": _K.TOO_OLD,
     "max number of clients reached": _K.TOO_MANY_CLIENTS,

@@ -1,7 +1,8 @@
-"""Makes redis-py pools and clients from a URL, including a Sentinel's, and sets all their options."""
+"""Makes redis-py pools and clients from a URL, including a Sentinel's or a Cluster's, and sets all their options."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
@@ -14,9 +15,16 @@ from redis.driver_info import DriverInfo
 from redis.exceptions import RedisError
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
+from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
 
 from pwgrid.common.errors import RegistryUnavailable
-from pwgrid.common.redis_url import is_sentinel, sentinels, service, shown, split
+from pwgrid.common.redis_url import cluster_nodes, is_cluster, is_sentinel, sentinels, service, shown, split
+from pwgrid.registry.cluster_primary import (
+    BlockingClusterNodes,
+    ClusterConnection,
+    ClusterNodes,
+    ClusterSSLConnection,
+)
 from pwgrid.registry.fault_of import NONSENSE, fault_of
 
 _OPTIONS: Final = {
@@ -36,13 +44,20 @@ _REDIS_CLI: Final = {
 }
 
 
-def open_async(url: str, *, timeout_s: float, step_s: float | None) -> aredis.ConnectionPool:
+def open_async(url: str, *, timeout_s: float, step_s: float | None, prefix: str = "") -> aredis.ConnectionPool:
     """Returns a pool whose connections are not open yet and never retry by themselves. Connecting takes at most
-    `timeout_s`, each read or write at most `step_s` (None: no limit).
+    `timeout_s`, each read or write at most `step_s` (None: no limit). `prefix` is that of the keys.
 
     It is a pool, since redis-py's client would add a table of all its commands to each process, which nobody here uses.
     """
     options = {**_OPTIONS, **_timeouts(timeout_s, step_s), "retry": AsyncRetry(NoBackoff(), 0)}
+    if is_cluster(url):
+        node = _node_options(url, aredis.SSLConnection)
+        step_s = timeout_s / 3  # the nodes, then perhaps the one that they name, then the connection itself
+        asked = {**options, **node, **_timeouts(step_s, step_s)}
+        nodes = ClusterNodes(cluster_nodes(url), prefix, partial(aredis.ConnectionPool, **asked))
+        kind = ClusterSSLConnection if "connection_class" in node else ClusterConnection
+        return aredis.SentinelConnectionPool("", nodes, **{**options, **node, "connection_class": kind})
     if not is_sentinel(url):
         return aredis.ConnectionPool.from_url(url, **options)
     manager = aredis.Sentinel(sentinels(url), sentinel_kwargs={**options, **_sentinel_options(url, timeout_s)})
@@ -51,12 +66,22 @@ def open_async(url: str, *, timeout_s: float, step_s: float | None) -> aredis.Co
 
 def database(url: str) -> int:
     """Returns the number of the URL's database."""
+    if is_cluster(url):
+        return 0
     return int((_master_options(url) if is_sentinel(url) else parse_url(url)).get("db", 0))
 
 
-def open_blocking(url: str, *, timeout_s: float) -> redis.Redis:
+def open_blocking(url: str, *, timeout_s: float, prefix: str = "") -> redis.Redis:
     """As `open_async`, for a command that reads something and exits."""
     options = {**_OPTIONS, **_timeouts(timeout_s, timeout_s), "retry": Retry(NoBackoff(), 0)}
+    if is_cluster(url):
+        node = _node_options(url, redis.SSLConnection)
+        step_s = timeout_s / (len(cluster_nodes(url)) + 2)  # as above, but one after the other
+        asked = {**options, **node, **_timeouts(step_s, step_s)}
+        nodes = BlockingClusterNodes(cluster_nodes(url), prefix, partial(redis.ConnectionPool, **asked))
+        kind = SentinelManagedSSLConnection if "connection_class" in node else SentinelManagedConnection
+        pool = redis.SentinelConnectionPool("", nodes, **{**options, **node, "connection_class": kind})
+        return redis.Redis.from_pool(pool)
     if not is_sentinel(url):
         return redis.Redis.from_url(url, **options)
     manager = redis.Sentinel(sentinels(url), sentinel_kwargs={**options, **_sentinel_options(url, timeout_s)})
@@ -64,12 +89,13 @@ def open_blocking(url: str, *, timeout_s: float) -> redis.Redis:
     return client
 
 
-def redis_cli_arguments(url: str, *, timeout_s: float) -> tuple[list[str], str]:
+def redis_cli_arguments(url: str, *, timeout_s: float, prefix: str = "") -> tuple[list[str], str]:
     """Returns redis-cli's arguments for this Redis, and its password apart from them, since ps shows arguments.
 
-    For sentinels, connects to the master that they name now. Raises RegistryUnavailable when they name none.
+    For sentinels, connects to the master that they name now, for a cluster to the node that has the grid's keys; raises
+    RegistryUnavailable when there is none.
     """
-    pool = open_blocking(url, timeout_s=timeout_s).connection_pool
+    pool = open_blocking(url, timeout_s=timeout_s, prefix=prefix).connection_pool
     options = pool.connection_kwargs
     host, port = options.get("host", "localhost"), options.get("port", 6379)
     if isinstance(pool, redis.SentinelConnectionPool):
@@ -78,6 +104,7 @@ def redis_cli_arguments(url: str, *, timeout_s: float) -> tuple[list[str], str]:
         except (RedisError, OSError, *NONSENSE) as error:
             raise RegistryUnavailable(f"{shown(url)}: {fault_of(error, url=url)}") from None
     arguments = ["-s", options["path"]] if "path" in options else ["-h", host, "-p", str(port)]
+    arguments += ["-c"] * is_cluster(url)
     if issubclass(pool.connection_class, redis.SSLConnection):
         arguments += ["--tls", *["--insecure"] * (options.get("ssl_cert_reqs") == "none")]
     for name, flag in _REDIS_CLI.items():
@@ -98,6 +125,15 @@ def _master_options(url: str) -> dict[str, Any]:
     options = parse_url(f"{scheme}://{userinfo}{at}/{service(url)[1]}?{query}")
     options.pop("connection_class", None)
     return {**options, "ssl": True} if scheme == "rediss" else options
+
+
+def _node_options(url: str, of_tls: type) -> dict[str, Any]:
+    """The options of connections to the nodes of a cluster, as redis-py parses them from a URL of one; for TLS with
+    `of_tls` as their class."""
+    parts = split(url)
+    scheme, userinfo = parts.scheme.removesuffix("+cluster"), parts.netloc.rpartition("@")[0]
+    options = parse_url(f"{scheme}://{userinfo}@?{parts.query}" if userinfo else f"{scheme}://?{parts.query}")
+    return {**options, "connection_class": of_tls} if scheme == "rediss" else options
 
 
 def _sentinel_options(url: str, timeout_s: float) -> dict[str, Any]:

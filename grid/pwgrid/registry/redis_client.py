@@ -61,10 +61,11 @@ async def keep_connected(live: Callable[[], Awaitable[None]]) -> NoReturn:
 class _KeptConnection:
     """Connects at once, and again after each loss. Make it while an event loop runs."""
 
-    def __init__(self, url: str, *, timeout_s: float, step_s: float | None) -> None:
+    def __init__(self, url: str, *, timeout_s: float, step_s: float | None, prefix: str) -> None:
         self._url, self._name = url, shown(url)
         self._timeout_s = timeout_s
-        self._pool = open_async(url, timeout_s=timeout_s, step_s=step_s)
+        self._pool = open_async(url, timeout_s=timeout_s, step_s=step_s, prefix=prefix)
+        self._connection: AbstractConnection | None = None
         self._task = asyncio.create_task(keep_connected(self._live), name=type(self).__name__)
 
     async def close(self) -> None:
@@ -73,6 +74,12 @@ class _KeptConnection:
         await self._pool.aclose()
         if isinstance(self._pool, SentinelConnectionPool):
             await self._pool.sentinel_manager.aclose()
+
+    @property
+    def server(self) -> tuple[Any, ...] | None:
+        """Which server has the connection, by host and port; None without one. Sentinels and clusters change it."""
+        one = self._connection
+        return None if one is None else (getattr(one, "host", None), getattr(one, "port", None))
 
     async def _live(self) -> None:
         """Opens one connection, and returns when that is lost, or cannot be opened."""
@@ -108,8 +115,8 @@ class RedisClient(_KeptConnection):
     fails at once.
     """
 
-    def __init__(self, url: str, *, timeout_s: float, scripts: Iterable[Script] = ()) -> None:
-        super().__init__(url, timeout_s=timeout_s, step_s=None)
+    def __init__(self, url: str, *, timeout_s: float, scripts: Iterable[Script] = (), prefix: str = "") -> None:
+        super().__init__(url, timeout_s=timeout_s, step_s=None, prefix=prefix)
         self.fault: RedisFault | None = None
         """Why there is no connection; None before the first attempt, out of date while there is a connection."""
         self.exchanges = Histogram(EXCHANGE_BOUNDS_S)
@@ -219,7 +226,7 @@ class RedisClient(_KeptConnection):
         connection = None
         try:
             async with asyncio.timeout(self._timeout_s):
-                connection = await self._pool.get_connection()
+                self._connection = connection = await self._pool.get_connection()
             # Not a TaskGroup: one that fails leaves this task with a cancellation that is never taken back, and up to
             # Python 3.11.3 (Debian 12) the next timeout then cancels the task itself.
             self._is_broken_off.clear()
@@ -227,6 +234,7 @@ class RedisClient(_KeptConnection):
         except Exception as error:  # noqa: BLE001 - also a bug of a library: the next connection may work
             self._lost(self._fault_of(error))
         finally:
+            self._connection = None
             # All of the pool: one whose greeting made no sense is open there, and would be taken for a good one.
             with contextlib.suppress(RedisError):  # it could not be closed in time
                 await self._pool.disconnect()
@@ -321,7 +329,7 @@ class Subscription(_KeptConnection):
     may have been missed before it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is heard, and where; each is named
         self,
         url: str,
         *,
@@ -330,13 +338,15 @@ class Subscription(_KeptConnection):
         patterns: Collection[str] = (),
         on_message: Callable[[str], None],
         on_subscribed: Callable[[], None],
+        prefix: str = "",
     ) -> None:
-        super().__init__(url, timeout_s=timeout_s, step_s=timeout_s)
+        super().__init__(url, timeout_s=timeout_s, step_s=timeout_s, prefix=prefix)
         self._channels = channels
         self._patterns = patterns
         self._on_message = on_message
         self._on_subscribed = on_subscribed
         self._is_refusal_told = False
+        self._has_moved = asyncio.Event()
 
     async def _subscribe(self, pubsub: PubSub) -> None:
         if self._channels:
@@ -344,31 +354,20 @@ class Subscription(_KeptConnection):
         if self._patterns:
             await pubsub.psubscribe(*self._patterns)
 
+    def follow(self, server: tuple[Any, ...] | None) -> None:
+        """Connects again if this is subscribed at another server than that which now has the keys: what was the primary
+        may be cut off, and never say that it has nothing to tell any more."""
+        if self._connection is not None and self.server != server:
+            self._has_moved.set()
+
     async def _live(self) -> None:
         unconfirmed = {*self._channels, *self._patterns}
-        is_asked = True  # something must come within `timeout_s`
+        self._has_moved.clear()
         try:
             async with PubSub(self._pool) as pubsub:
                 await self._subscribe(pubsub)
-                while True:
-                    # Not PubSub's `get_message`: it takes 0.13 ms for a message, of which this is 0.03 ms, and clients
-                    # that wait for a slot wait for it.
-                    within_s = self._timeout_s if is_asked else CHECK_INTERVAL_S
-                    said = await pubsub.connection.read_response(
-                        timeout=within_s, disconnect_on_error=False, push_request=True
-                    )
-                    match said:
-                        case None if is_asked:
-                            raise TimeoutError(f"no answer within {self._timeout_s:g} s")
-                        case None:
-                            await pubsub.ping()
-                        case ["message", channel, _] | ["pmessage", _, channel, _]:
-                            self._on_message(channel)
-                        case ["subscribe" | "psubscribe", channel, _]:
-                            unconfirmed.discard(channel)
-                            if not unconfirmed:
-                                self._on_subscribed()
-                    is_asked = said is None or bool(unconfirmed)
+                self._connection = pubsub.connection
+                await first_of(self._listen(pubsub, pubsub.connection, unconfirmed), self._has_moved.wait())
         except Exception as error:  # noqa: BLE001 - also a bug of a library: the next connection may work
             fault = self._fault_of(error)
             if not unconfirmed:
@@ -377,8 +376,29 @@ class Subscription(_KeptConnection):
                 self._is_refusal_told = True
                 log.warning("redis_subscription_refused", redis=self._name, reason=str(fault))
         finally:
+            self._connection = None
             with contextlib.suppress(RedisError):  # as in RedisClient
                 await self._pool.disconnect()
+
+    async def _listen(self, pubsub: PubSub, connection: Any, unconfirmed: set[str]) -> NoReturn:
+        is_asked = True  # something must come within `timeout_s`
+        while True:
+            # Not PubSub's `get_message`: it takes 0.13 ms for a message, of which this is 0.03 ms, and clients that
+            # wait for a slot wait for it.
+            within_s = self._timeout_s if is_asked else CHECK_INTERVAL_S
+            said = await connection.read_response(timeout=within_s, disconnect_on_error=False, push_request=True)
+            match said:
+                case None if is_asked:
+                    raise TimeoutError(f"no answer within {self._timeout_s:g} s")
+                case None:
+                    await pubsub.ping()
+                case ["message", channel, _] | ["pmessage", _, channel, _]:
+                    self._on_message(channel)
+                case ["subscribe" | "psubscribe", channel, _]:
+                    unconfirmed.discard(channel)
+                    if not unconfirmed:
+                        self._on_subscribed()
+            is_asked = said is None or bool(unconfirmed)
 
 
 def check(replies: list[Reply]) -> None:

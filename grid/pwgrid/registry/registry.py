@@ -73,7 +73,8 @@ class Registry:
         self._instance = secrets.token_hex(4)
         self._own: tuple[str, str] = ("", "")
         self._subscriptions: list[Subscription] = []
-        self.client = RedisClient(url, timeout_s=self._timeout_s, scripts=SCRIPTS.values())
+        self.client = RedisClient(url, timeout_s=self._timeout_s, scripts=SCRIPTS.values(), prefix=prefix)
+        self.client.on_connect(self._move_subscriptions)
 
     def __repr__(self) -> str:
         return f"<Registry {self.client!r} prefix={self._prefix!r}>"
@@ -416,6 +417,7 @@ class Registry:
                 channels=(command, f"__keyspace@{database(self._url)}__:{command}"),
                 on_message=lambda _channel: callback(),
                 on_subscribed=callback,
+                prefix=self._prefix,
             )
         )
 
@@ -430,10 +432,15 @@ class Registry:
                 patterns=(glob_escape(before_name) + "*",),
                 on_message=lambda channel: callback(channel.removeprefix(before_name)),
                 on_subscribed=lambda: callback(None),
+                prefix=self._prefix,
             )
         )
         # The two connections come back in any order. A call before the client's is back would find no worker.
         self.client.on_connect(lambda: callback(None))
+
+    def _move_subscriptions(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.follow(self.client.server)
 
     def now(self) -> float:
         """Returns the wall clock's time in Unix seconds, as in the records."""

@@ -36,6 +36,9 @@ _OF_NO_KEY: Final = (
     ("SELECT", "0"),
 )
 
+_OF_CLUSTER: Final = (("CLUSTER", "INFO"), ("CLUSTER", "NODES"), ("CLUSTER", "SLOTS"))
+"""What only a grid on a Redis Cluster needs: it asks for the node that has its keys."""
+
 _OF_KEYS: Final = (
     ("DEL", "worker:cmd:*"),
     ("EXISTS", "session:*"),
@@ -82,18 +85,19 @@ _NAME: Final = "of-no-worker"
 """Stands for each * of a key or channel that is tried."""
 
 
-def commands() -> list[str]:
+def commands(*, of_cluster: bool = False) -> list[str]:
     """The names of all commands, in lower case, as an ACL has them."""
-    return sorted({_as_rule(command) for command in (*_OF_NO_KEY, *_OF_KEYS, *_OF_CHANNELS)})
+    used = (*_OF_NO_KEY, *_OF_KEYS, *_OF_CHANNELS, *(_OF_CLUSTER if of_cluster else ()))
+    return sorted({_as_rule(command) for command in used})
 
 
-def acl_line(user: str, prefix: str = "") -> list[str]:
+def acl_line(user: str, prefix: str = "", *, of_cluster: bool = False) -> list[str]:
     """The words of the command that gives a user these rights and no others; PASSWORD stands for its password."""
     rules = [f"~{_of_grid(key, glob_escape(prefix))}" for key in KEYS]
     rules += [f"&{_of_grid(channel, glob_escape(prefix))}" for channel in CHANNELS]
     # In Redis 6 a user that is reset may use all channels.
     begin = ("ACL", "SETUSER", user, "reset", "resetchannels", "on", ">PASSWORD")
-    return [*begin, *rules, *(f"+{name}" for name in commands())]
+    return [*begin, *rules, *(f"+{name}" for name in commands(of_cluster=of_cluster))]
 
 
 def tries(prefix: str, database: int) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -120,4 +124,4 @@ def _of_grid(name: str, prefix: str) -> str:
 
 def _as_rule(command: tuple[str, ...]) -> str:
     """The command as an ACL names it: with its subcommand, where it has one."""
-    return "|".join(command[:2] if command[0] == "SCRIPT" else command[:1]).lower()
+    return "|".join(command[:2] if command[0] in ("SCRIPT", "CLUSTER") else command[:1]).lower()

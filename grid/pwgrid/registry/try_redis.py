@@ -51,7 +51,7 @@ async def try_redis(url: str, *, timeout_s: float, prefix: str = "") -> Trial:
     `timeout_s`."""
     version, is_open = "", asyncio.Event()
     try:
-        async with _connection(url, timeout_s, is_open) as connection:
+        async with _connection(url, timeout_s, is_open, prefix) as connection:
             version = await _version(connection)
             return Trial(version, await _fault_of_commands(connection, url, prefix))
     except Exception as error:  # noqa: BLE001 - a stranger's answer makes redis-py raise anything
@@ -64,14 +64,16 @@ async def try_redis(url: str, *, timeout_s: float, prefix: str = "") -> Trial:
 
 
 @contextlib.asynccontextmanager
-async def _connection(url: str, timeout_s: float, is_open: asyncio.Event) -> AsyncIterator[AbstractConnection]:
+async def _connection(
+    url: str, timeout_s: float, is_open: asyncio.Event, prefix: str = ""
+) -> AsyncIterator[AbstractConnection]:
     """A connection that has greeted. Sets `is_open` once there is one, with TLS if the URL asks for that."""
 
     async def greet(connection: AbstractConnection) -> None:
         is_open.set()
         await connection.on_connect()
 
-    pool = open_async(url, timeout_s=timeout_s, step_s=timeout_s)
+    pool = open_async(url, timeout_s=timeout_s, step_s=timeout_s, prefix=prefix)
     pool.connection_kwargs["redis_connect_func"] = greet
     try:
         yield await pool.get_connection()

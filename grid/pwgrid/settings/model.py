@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails
 
 from pwgrid.common.grid_url import GridUrl
+from pwgrid.common.redis_url import HASH_TAG, is_cluster
 from pwgrid.common.types import BROWSER_TYPES, BrowserType, Isolation
 from pwgrid.settings import value_types
 from pwgrid.settings.allowed_browser_args import ALLOWED_BROWSER_ARGS
@@ -250,7 +251,7 @@ class Settings(BaseModel, frozen=True):
     """A browser that is not ready after this time is given up."""
 
     redis_url: value_types.RedisAddress = setting(value_types.RedisUrl(""), "redis", "fixed")
-    """redis://, rediss://, unix:// or redis+sentinel:// URL of the Redis to use."""
+    """redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// URL of the Redis to use."""
     redis_host: value_types.HostOrNone = setting("", "redis", "fixed")
     """Host of the Redis to use, where redis_url is not set."""
     redis_port: Annotated[int, value_types.Bounds(1, 65535)] = setting(6379, "redis", "fixed")
@@ -262,7 +263,7 @@ class Settings(BaseModel, frozen=True):
     redis_retry_delay: value_types.Wait = setting(3.0, "redis", "fixed")
     """Pause between attempts at the first connection."""
     redis_key_prefix: Annotated[str, value_types.VISIBLE] = setting("", "redis", "fixed")
-    """Prefix of every key: another one for each grid on a shared Redis, or {pwgrid}: for Redis Cluster."""
+    """Prefix of every key: another one for each grid on a shared Redis, with a hash tag like {pwgrid}: on a cluster."""
     redis_timeout: value_types.Interval = setting(1.0, "redis", "fixed")
     """A call to Redis that takes longer has failed."""
 
@@ -445,6 +446,12 @@ class Settings(BaseModel, frozen=True):
                 sentence = f"{rule.product} ({left}, {DEFAULT}) must be {rule.sign} {rule.right}"
                 yield (rule.left, rule.right), rule.right, sentence
         yield from self._broken_rules_of_pools(sources)
+        if is_cluster(self.redis_url.get_secret_value()) and not HASH_TAG.match(self.redis_key_prefix):
+            sentence = (
+                f"must have a hash tag, as {{pwgrid}}: has, since redis_url ({sources['redis_url']}) names a Redis"
+                " Cluster, which would else spread the keys over its nodes"
+            )
+            yield ("redis_url", "redis_key_prefix"), "redis_key_prefix", sentence
         if not (is_loopback(self.host) or self.token or has_tokens or self.allow_public):
             sentence = (
                 "a listener that other hosts can reach needs a token: set PWGRID_TOKEN,"

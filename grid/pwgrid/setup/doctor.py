@@ -17,7 +17,7 @@ from typing import Final, Literal
 from pwgrid.common import trace_settings
 from pwgrid.common.errors import AlreadyRunning, GridError
 from pwgrid.common.redis_faults import FaultKind
-from pwgrid.common.redis_url import shown, user_of
+from pwgrid.common.redis_url import is_cluster, shown, user_of
 from pwgrid.common.restricted_exec import abi
 from pwgrid.installed.browsers import SearchPaths, find_for_pool, made_for
 from pwgrid.installed.confine_setting import NO_LANDLOCK, is_confined
@@ -248,7 +248,9 @@ def _redis(loaded: Loaded) -> Finding:
         return Finding("redis", "good", f"{shown(url)}, version {tried.version}")
     to_do = tried.fault.to_do
     if tried.fault.kind is FaultKind.RIGHTS:
-        to_do = "as its administrator: " + shlex.join(["redis-cli", *acl_line(user_of(url), prefix)])
+        of_cluster = is_cluster(url)
+        line = shlex.join(["redis-cli", *acl_line(user_of(url), prefix, of_cluster=of_cluster)])
+        to_do = f"as its administrator{', on each node' if of_cluster else ''}: {line}"
     private = how_to_unset(*loaded.redis_named_by)
     return Finding("redis", "bad", f"{shown(url)}: {tried.fault.what}", f"{to_do}; or {private} for a private one")
 
