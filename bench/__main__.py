@@ -34,6 +34,7 @@ NAMES = (  # each a module with COMPARES, and `run`, which returns all its rows
     "guard",
     "confine",
     "dashboard",
+    "selection",
 )
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
