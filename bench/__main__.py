@@ -1,4 +1,5 @@
-"""`python -m bench [names] [--quick]`: runs benches, prints their tables; a full run writes bench/RESULTS.md."""
+"""`python -m bench [names] [--quick] [--workers 10,100]`: runs benches, prints their tables; a full run writes
+bench/RESULTS.md."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import time
 import traceback
 from pathlib import Path
 
-from bench.harness import MachineMeter, Options, Outcome, progress, report
+from bench.harness import MachineMeter, Options, Outcome, progress, report, sizes
 from pwgrid.master.child import become_subreaper
 from pwgrid.runtime.browser_process_tree import reap_orphans
 
@@ -35,6 +36,7 @@ NAMES = (  # each a module with COMPARES, and `run`, which returns all its rows
     "confine",
     "dashboard",
     "selection",
+    "fleet",
 )
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -45,6 +47,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"which: {', '.join(NAMES)} (all)")
     parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not how fast it is")
+    parser.add_argument("--workers", type=sizes, default=(), help="numbers of workers for fleet, as 10,100")
     parser.add_argument("--output", type=Path, help="write the report here")
     given = parser.parse_args()
     if unknown := set(given.names) - {*NAMES}:
@@ -53,7 +56,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     become_subreaper()  # what outlives its own parent counts as ours all the same
     machine = MachineMeter()
-    outcomes = [_run(name, Options(given.quick)) for name in given.names or NAMES]
+    outcomes = [_run(name, Options(given.quick, given.workers)) for name in given.names or NAMES]
     command = shlex.join(["python", "-m", "bench", *sys.argv[1:]])
     text = report(outcomes, command, machine)
     output = given.output or (None if given.names or given.quick else RESULTS)

@@ -26,9 +26,10 @@ import psutil
 from bench.chaos_clients import CDP, Book, client_ports_at, playwright_lane, raw_lane
 from bench.client import WITH_WINDOW
 from bench.harness import side_by_side
-from bench.servers import driver, makes_windows
+from bench.servers import driver, makes_windows, other_client
 from bench.soak import sessions_by_end
 from pwgrid.common.errors import GridError
+from tests.support.drivers import DRIVERS
 from tests.support.grid import NEVER, Grid, eventually, last_lines
 
 WORKERS = 2
@@ -98,12 +99,15 @@ class Chaos:
         if not status:
             return False
         # One that a new master has adopted counts once it has come back: before that nobody could succeed it.
-        workers = [
-            each
+        workers = Counter(
+            each["pool"]
             for each in status["workers"]
             if each["status"] == "available" and each["phase"] == "running" and each["id"] not in self._hurt
-        ]
-        return len(workers) == WORKERS and bool(status["proxy"]["pid"] and status["redis"]["pid"])
+        )
+        # A pool on demand wants those that its clients need just now.
+        wanted = {pool["name"]: pool["wanted"] for pool in status["pools"] if pool["onDemand"]} | {"chromium": WORKERS}
+        serve = all(workers[name] == number for name, number in wanted.items())
+        return serve and bool(status["proxy"]["pid"] and status["redis"]["pid"])
 
     def _status(self) -> dict[str, Any]:
         with contextlib.suppress(GridError):
@@ -241,7 +245,9 @@ def chaos(
     lost_s: float = LOST_S,
 ) -> bool:
     """One run with its report on stdout, and the grid's log in the file `log`. True when there was no fault."""
-    # One shares its browser, one has browsers of its own, one comes back to them over CDP, one has a window.
+    # One shares its browser, one has browsers of its own, one comes back to them over CDP, one has a window; one has
+    # another Playwright, whose pool starts and ends with it.
+    other = "" if fake else other_client()
     kinds = [] if fake else ["/?isolation=context", "/?isolation=browser", CDP]
     if kinds and makes_windows():
         kinds.append(f"/?{WITH_WINDOW}")
@@ -252,6 +258,7 @@ def chaos(
         # One worker can do it alone, with sessions that are kept for clients that have vanished.
         "MAX_CONCURRENT_SESSIONS": str(raw_lanes + len(kinds) + 6),
         "MAX_LIFETIME_SESSIONS": NEVER,
+        **({"DRIVERS_DIR": str(DRIVERS), "ON_DEMAND_IDLE": "5"} if other else {}),
     }
     with tempfile.TemporaryDirectory(prefix="pgc-", dir="/tmp") as directory:
         file = Path(directory) / "grid.toml"
@@ -265,7 +272,10 @@ def chaos(
             partial(raw_lane, ("127.0.0.1", grid.port, path), driver().version, book=book, stopped=stopped)
             for path in paths
         ]
-        real = [partial(playwright_lane, f"{grid.endpoint}{path}", book=book, stopped=stopped) for path in kinds]
+        real_lane = partial(playwright_lane, book=book, stopped=stopped, lost_s=lost_s)
+        real = [partial(real_lane, f"{grid.endpoint}{path}") for path in kinds]
+        if other:
+            real.append(partial(real_lane, grid.endpoint, path=other))
         lanes = [partial(each, dice=random.Random(f"{seed} raw {n}")) for n, each in enumerate(raw)]
         lanes += [partial(each, dice=random.Random(f"{seed} pw {n}")) for n, each in enumerate(real)]
         try:

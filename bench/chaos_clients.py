@@ -1,6 +1,7 @@
 """The clients of a chaos run: raw ones in threads, Playwright ones in processes; each tells how it was served.
 
-Run as `python -m bench.chaos_clients ENDPOINT` it is a Playwright client that lives a session for each line it reads.
+Run as `python -m bench.chaos_clients ENDPOINT PATIENCE` it is a Playwright client that lives a session for each line
+it reads.
 """
 
 from __future__ import annotations
@@ -234,10 +235,13 @@ def raw_lane(target: Target, version: str, dice: random.Random, book: Book, stop
 
 
 class _Client(ClientProcess):
-    """A Playwright client's process."""
+    """A Playwright client's process: of another version, if `path` (PYTHONPATH) has one. Who comes back to a session
+    tries it for `patience_s`."""
 
-    def __init__(self, endpoint: str) -> None:
-        super().__init__("chaos_clients", endpoint)
+    def __init__(self, endpoint: str, patience_s: float, path: str) -> None:
+        self.patience_s = patience_s
+        environment = {"PYTHONPATH": path} if path else None
+        super().__init__("chaos_clients", endpoint, f"{patience_s:g}", environment=environment)
         self.read(2 * STALL_S)
 
     def read(self, timeout_s: float) -> dict[str, Any] | None:
@@ -249,11 +253,14 @@ class _Client(ClientProcess):
         return found
 
 
-def playwright_lane(endpoint: str, dice: random.Random, book: Book, stopped: threading.Event) -> None:
-    """One Playwright session after the other; some are killed in the middle."""
+def playwright_lane(
+    endpoint: str, dice: random.Random, book: Book, stopped: threading.Event, lost_s: float, path: str = ""
+) -> None:
+    """One Playwright session after the other; some are killed in the middle. `lost_s`: how long a worker may hang, to
+    whose sessions nobody comes back meanwhile. `path`: where their version is, if it is not pwgrid's own."""
     client: _Client | None = None
     while not stopped.is_set():
-        client = client or _Client(endpoint)
+        client = client or _Client(endpoint, lost_s + STALL_S, path)
         vanishes = dice.random() < 0.2
         with book.life(driver=client.pid) as life:
             if not _one_session(client, life, book, dice, vanishes):
@@ -275,7 +282,7 @@ def _one_session(client: _Client, life: Life, book: Book, dice: random.Random, v
     if vanishes:
         said = client.read(dice.random() * SESSION_S / 2) or {"done": True}
     else:
-        said = client.read(SESSION_S + STALL_S) or {"error": "the session does not go on"}
+        said = client.read(SESSION_S + client.patience_s) or {"error": "the session does not go on"}
     if "done" not in said:
         book.ended(life, said["error"])
         return False
@@ -331,7 +338,7 @@ def _connect(playwright: Playwright, over_cdp: str) -> Browser:
 
 def _come_back(playwright: Playwright, over_cdp: str) -> Browser:
     """The worker of the session may just be gone, and have no successor yet: a 503 with Retry-After says so."""
-    until = time.monotonic() + STALL_S
+    until = time.monotonic() + float(sys.argv[2])
     while True:
         try:
             return _connect(playwright, over_cdp)

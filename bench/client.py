@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -49,10 +49,13 @@ class ClientProcess:
     """A module of bench as a client in a process, and a process group, of its own: it hears and says lines,
     until the end of the block."""
 
-    def __init__(self, module: str, *arguments: str, stderr: int | None = None) -> None:
+    def __init__(
+        self, module: str, *arguments: str, stderr: int | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", f"bench.{module}", *arguments],
             cwd=ROOT,
+            env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

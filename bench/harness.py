@@ -33,6 +33,8 @@ class Options:
     """How thorough a run is. `quick` only shows that everything works."""
 
     quick: bool = False
+    workers: tuple[int, ...] = ()
+    """Numbers of workers for the bench of large grids; empty: its own."""
 
     def pick(self, full: int, quick: int) -> int:
         """The number of rounds (or the like) for this run."""
@@ -60,6 +62,14 @@ class Outcome:
     rows: list[Row] = field(default_factory=list)
     seconds: float = 0.0
     failure: str = ""
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """Reads numbers of workers from the command line: "10,100". Raises ValueError."""
+    found = tuple(map(int, text.split(",")))
+    if min(found) < 1:
+        raise ValueError(f"not a number of workers: {min(found)}")
+    return found
 
 
 # Statistics

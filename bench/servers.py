@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+import pytest
 from playwright._impl._driver import compute_driver_executable
 
 from bench.client import Target
@@ -21,6 +22,7 @@ from pwgrid.common.errors import BrowserMissing
 from pwgrid.installed.browsers import find_browser
 from pwgrid.installed.headed import find_headed, find_xvfb
 from pwgrid.settings.model import Settings
+from tests.support.drivers import OLDEST, python_client
 from tests.support.grid import NEVER, Grid, eventually, free_port, running_grid
 
 _SCRIPT = Path(__file__).with_name("direct_server.cjs")
@@ -61,6 +63,17 @@ def makes_windows() -> bool:
     except BrowserMissing:
         return False
     return True
+
+
+@cache
+def other_client() -> str:
+    """What goes into PYTHONPATH for a Playwright client of another version, whose driver is in DRIVERS; empty, and
+    the reason is said, where there is none."""
+    try:
+        return str(python_client(OLDEST))
+    except pytest.skip.Exception as skipped:
+        print(f"no client of another version: {skipped}", flush=True)
+        return ""
 
 
 @contextlib.contextmanager

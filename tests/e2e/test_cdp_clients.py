@@ -3,6 +3,7 @@ docs/cdp.md, and what else each of them needs."""
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -13,10 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from playwright.async_api import Error, Playwright
-from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.conftest import counters_are_exact, need
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
@@ -142,8 +144,16 @@ def test_puppeteer(grid: Grid, clients: Path, way: str) -> None:
     is_over(grid)
 
 
-def test_chrome_remote_interface(grid: Grid, clients: Path) -> None:
-    assert node(of_docs("js", "await CDP(", grid), clients)[0] in ("complete", "interactive", "loading")
+def test_chrome_remote_interface_takes_the_listed_page(grid: Grid, clients: Path) -> None:
+    script = of_docs("js", "await CDP({ host", grid).replace("port: 8080", f"port: {grid.port}")
+    assert node(script, clients) == ["hello"]
+    is_over(grid)
+
+
+def test_chrome_remote_interface_with_a_browser_endpoint(grid: Grid, clients: Path) -> None:
+    """It asks for the protocol at the address of its target."""
+    script = of_docs("js", "await CDP({ target", grid)
+    assert node(script, clients)[0] in ("complete", "interactive", "loading")
     is_over(grid)
 
 
@@ -380,6 +390,96 @@ async def test_two_clients_see_nothing_of_each_other(grid: Grid, playwright: Pla
         assert [each["value"] for each in await browser.contexts[0].cookies()] == [str(number)]
         assert len(browser.contexts[0].pages) == 1
         await browser.close()
+
+
+# Connections to a page
+
+
+NUMBERS = itertools.count(1)
+
+
+async def command(socket: ClientConnection, method: str, **params: Any) -> dict[str, Any]:
+    number = next(NUMBERS)
+    await socket.send(json.dumps({"id": number, "method": method, "params": params}))
+    while (message := json.loads(await socket.recv())).get("id") != number:
+        assert "id" not in message, "an answer to what this client has not asked"
+    answer: dict[str, Any] = message
+    return answer
+
+
+async def test_a_connection_to_a_page_is_one_of_its_session(grid: Grid) -> None:
+    (listed,) = json.loads(grid.get("/json/list?keep=60")[2])
+    page_url, browser_url = listed["webSocketDebuggerUrl"], listed["webSocketDebuggerUrl"].replace("page", "browser")
+    async with connect(page_url) as page:
+        answer = await command(page, "Runtime.evaluate", expression="document.title = 'seen'; location.href")
+        answer.pop("id")
+        assert answer == {"result": {"result": {"type": "string", "value": "about:blank"}}}  # names no session
+    async with connect(browser_url) as browser, connect(page_url) as again:
+        found = await command(browser, "Target.getTargets")
+        assert [each["title"] for each in found["result"]["targetInfos"] if each["type"] == "page"] == ["seen"]
+        assert (await command(again, "Runtime.evaluate", expression="document.title"))["result"]["result"][
+            "value"
+        ] == "seen"
+        assert grid.active() == 1
+        assert (await command(again, "Browser.close"))["result"] == {}
+        with pytest.raises(ConnectionClosed):
+            await command(browser, "Target.getTargets")
+    await eventually_async(lambda: grid.active() == 0, "the session is over")
+
+
+async def test_a_connection_to_a_page_ends_with_the_page(grid: Grid) -> None:
+    new = json.loads(grid.get("/json/new?about:blank")[2])
+    async with connect(new["webSocketDebuggerUrl"]) as page:
+        await page.send(json.dumps({"id": 1, "method": "Page.close"}))
+        await page.wait_closed()
+    assert page.close_reason == "the page of this connection is closed"
+    await eventually_async(lambda: grid.active() == 0, "the session is over")
+    assert sessions(grid)[0]["reasonKind"] == "client disconnected"
+
+
+async def test_who_comes_back_to_a_page_that_is_closed_gets_another_one(grid: Grid) -> None:
+    (listed,) = json.loads(grid.get("/json/list?keep=60")[2])
+    async with connect(listed["webSocketDebuggerUrl"]) as page:
+        await page.send(json.dumps({"id": 1, "method": "Page.close"}))
+        await page.wait_closed()
+    async with connect(listed["webSocketDebuggerUrl"]) as page:
+        answer = await command(page, "Runtime.evaluate", expression="location.href")
+        assert answer["result"]["result"]["value"] == "about:blank"
+        await command(page, "Browser.close")
+    await eventually_async(lambda: grid.active() == 0, "the session is over")
+
+
+async def test_pages_of_one_session_are_apart(grid: Grid) -> None:
+    """Two connections to the same page have sessions of their own there."""
+    (listed,) = json.loads(grid.get("/json/list")[2])
+    async with connect(listed["webSocketDebuggerUrl"]) as one, connect(listed["webSocketDebuggerUrl"]) as other:
+        await command(one, "Runtime.enable")
+        await command(other, "Runtime.evaluate", expression="console.log('heard')")
+        async with asyncio.timeout(60):
+            while json.loads(await one.recv())["method"] != "Runtime.consoleAPICalled":
+                pass
+        await other.send(json.dumps({"id": 2, "method": "Schema.getDomains"}))
+        assert json.loads(await other.recv())["id"] == 2
+    await eventually_async(lambda: grid.active() == 0, "the session is over")
+
+
+# The description of the protocol
+
+
+def test_the_protocol_is_the_browser_s_own_and_no_browser_with_a_port_is_left(grid: Grid) -> None:
+    status, headers, body = grid.get("/json/protocol")
+    assert (status, headers["content-type"]) == (200, "application/json")
+    described = json.loads(body)
+    assert described["version"]["major"] == "1"
+    commands = {f"{each['domain']}.{one['name']}" for each in described["domains"] for one in each["commands"]}
+    assert {"Target.attachToTarget", "Page.navigate", "Network.loadNetworkResource"} <= commands
+    assert grid.get("/json/protocol/")[2] == body
+    assert [each.parent.name for each in grid.runtime.glob("devtools/*.json")] == ["devtools"]
+    assert list(grid.runtime.glob("w/*/own/protocol-*")) == []
+    ports = [
+        each for each in psutil.process_iter(["cmdline"]) if "--remote-debugging-port=0" in (each.info["cmdline"] or [])
+    ]
+    assert [each for each in ports if str(grid.runtime) in " ".join(each.info["cmdline"])] == []
 
 
 def downloads(grid: Grid) -> list[Path]:

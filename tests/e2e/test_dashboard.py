@@ -174,6 +174,21 @@ async def test_red_is_for_what_needs_somebody(
     assert [tuple(each) for each in drawn] == [bar for memory in bars for bar in (("--accent", "100%"), memory)]
 
 
+REASONS_OF_WORKERS = """async versions => {
+    const { showGrid } = await import('./dashboard/grid.js');
+    const pool = { wanted: 2, available: 2, browserType: 'chromium', lifetimeOfWorker: 10, playwright: '1.65' };
+    const worker = { pool: 'tried', status: 'draining', active: 0, slots: 1, lifetime: 1, reason: 'upgrade' };
+    const workers = Object.fromEntries(versions.map((playwright, index) => [index, { ...worker, playwright }]));
+    showGrid({ tables: { grid: { ready: true }, pools: { tried: pool }, workers, queue: {} } }, () => {});
+    return [...document.querySelectorAll('.worker .reason')].map(reason => reason.textContent);
+}"""
+
+
+async def test_a_worker_of_another_version_than_its_pool_says_which(page: Page) -> None:
+    shown = await page.evaluate(REASONS_OF_WORKERS, ["1.65", "1.58", None])
+    assert shown == ["upgrade", "Playwright 1.58; upgrade", "upgrade"]
+
+
 async def _pictures(page: Page) -> None:
     """Light and dark, as whoever looks after a change of this page wants to see it."""
     ARTIFACTS.mkdir(exist_ok=True)

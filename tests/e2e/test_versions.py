@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import need
 from tests.support.drivers import DRIVERS, MIDDLE, NEWEST, OLDEST, cached_driver, python_client
@@ -111,6 +112,19 @@ def pools(grid: Grid) -> dict[str, dict[str, Any]]:
     return {each["name"]: each for each in grid.ask("status")["pools"]}
 
 
+def canaries(grid: Grid, pool: str, minor: str) -> float:
+    """How many pages the grid has opened itself in browsers of this pool that run with this version."""
+    families = text_string_to_metric_families(grid.get("/metrics")[2].decode())
+    (count,) = (
+        sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == "pwgrid_canary_first_page_seconds_count"
+        and (sample.labels["pool"], sample.labels["playwright"]) == (pool, minor)
+    )
+    return count
+
+
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("config") / "grid.toml"
@@ -122,7 +136,7 @@ def grid(config: Path) -> Iterator[Grid]:
     for minor in (OLDEST, MIDDLE):
         cached_driver(minor)
     name_pool(config, OLDEST)
-    environment = {**WITHOUT_SPARES, "DRIVERS_DIR": str(DRIVERS), "WORKER_SELECT_TIMEOUT": "60"}
+    environment = {**WITHOUT_SPARES, "DRIVERS_DIR": str(DRIVERS), "WORKER_SELECT_TIMEOUT": "60", "CANARY_INTERVAL": "1"}
     with running_grid("--chromium", "1", "--config", str(config), environment=environment) as grid:
         yield grid
 
@@ -165,6 +179,9 @@ def test_a_pool_gets_another_version_while_clients_of_both_work_and_both_finish(
             new.works()
             again.works()  # in a pool that starts for it: no pool names its version any more
             assert pools(grid)[f"chromium-{OLDEST}"]["available"] == 1
+            for minor in (OLDEST, MIDDLE):  # each browser is tried, and counts for the version that it runs with
+                before = canaries(grid, "team", minor)
+                eventually(lambda: canaries(grid, "team", minor) > before, f"a page of the grid's own, {minor}")  # noqa: B023
             for client in (new, again, old):
                 client.finish()
     eventually(lambda: pools(grid)["team"]["draining"] == 0, "the worker of the old version has ended")

@@ -3,6 +3,7 @@ afterwards the records are exact. And what needs Redis says so in time."""
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from playwright.async_api import Playwright
+from websockets.sync.client import connect as connect_cdp
 
 from pwgrid.cli import token as tokens
 from pwgrid.common.launch_failure import without_places
@@ -378,3 +380,21 @@ def test_what_workers_left_unwritten_is_written_before_the_grid_ends(own_redis: 
         grid.prove_gone()
     assert own_redis.command("HGETALL", "sessions:outcomes")["completed"] == "3"
     assert own_redis.command("KEYS", "worker:*") == []
+
+
+def test_what_a_frozen_redis_leases_for_nobody_when_it_wakes_is_given_back(own_redis: RedisServer) -> None:
+    """It executes the selection then that it has not answered; its lease would hold a slot for LAUNCH_TIMEOUT."""
+    need("chromium")
+    environment = {**WITHOUT_SPARES, "ISOLATION": "browser", "REDIS_URL": own_redis.url}
+    with running_grid("--chromium", "1", environment=environment) as grid:
+        own_redis.signal(signal.SIGSTOP)
+        with contextlib.ExitStack() as client:
+            try:
+                client.enter_context(connect_cdp(f"{grid.endpoint}/cdp"))  # served without Redis
+            finally:
+                own_redis.signal(signal.SIGCONT)
+            eventually(lambda: grid.active() == 1, "its session has a slot, and nobody else")
+        eventually(lambda: grid.active() == 0, "no slot is taken")
+        assert grid.redis("KEYS", "sessions:live:*") == []
+        (session_of_client,) = json.loads(grid.get("/v1/sessions")[2])["sessions"]
+        assert session_of_client["status"] == "completed"

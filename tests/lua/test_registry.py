@@ -1,7 +1,7 @@
 """The registry as proxies and workers see it: every method on a real Redis, which also goes away and comes back."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +11,13 @@ from pwgrid.common import paths
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.session_lifecycle import HeldAs, SessionStatus
+from pwgrid.registry import records
 from pwgrid.registry.blocking_reads import SessionWatch, snapshot
-from pwgrid.registry.records import WorkerRecord
+from pwgrid.registry.records import RegistrySnapshot, WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.registry.session_update import SessionEnd, SessionUpdate
 from pwgrid.settings.model import Settings
+from tests.support.many_workers import hashes_read, many_workers
 from tests.support.redis import RedisServer
 
 BOUND_S = 20.0
@@ -105,6 +107,74 @@ async def test_the_snapshot_tells_everything_also_over_the_blocking_client(
     assert (found.outcomes, found.counter_repairs) == ({}, 0)
     activity = await registry.activity()
     assert (activity.active, activity.lifetime) == (found.active, found.lifetime)
+
+
+async def test_a_look_reads_no_more_workers_than_are_enough_and_those_that_are_asked_for_first(
+    registry: Registry, own_redis: RedisServer
+) -> None:
+    fields = many_workers(own_redis, PREFIX, 3 * records.HASHES_AT_ONCE)
+    totals = sum(command[0] == "HGETALL" for command in records.snapshot_commands(PREFIX))
+
+    def is_enough(found: RegistrySnapshot) -> bool:
+        return fields[-1] in found.workers
+
+    async def blocking() -> RegistrySnapshot:
+        return snapshot(own_redis.url, PREFIX, [fields[-1], "chromium:gone"], is_enough)
+
+    for look in (lambda: registry.look([fields[-1], "chromium:gone"], is_enough), blocking):
+        before = hashes_read(own_redis)
+        found = await look()
+        assert hashes_read(own_redis) - before == totals + records.HASHES_AT_ONCE
+        assert [*found.workers] == [*fields[: records.HASHES_AT_ONCE - 1], fields[-1]]
+        assert found.active.keys() == {*fields}
+    before = hashes_read(own_redis)
+    assert [*(await registry.snapshot()).workers] == fields
+    assert hashes_read(own_redis) - before == totals + len(fields)
+
+
+async def test_a_page_of_workers_reads_these_alone_and_all_pages_together_have_each_worker_once(
+    registry: Registry, own_redis: RedisServer
+) -> None:
+    fields = many_workers(own_redis, PREFIX, 30)
+    own_redis.command("DEL", *(f"{PREFIX}worker:{field}" for field in fields[8:19]))  # only their counters are left
+    seen: list[str] = []
+    cursor, pages = None, 0
+    while pages == 0 or cursor is not None:
+        before = hashes_read(own_redis)
+        found, cursor = await registry.worker_page(limit=7, cursor=cursor)
+        assert len(found.workers) <= 7
+        assert hashes_read(own_redis) - before <= 2 + 7 + 11
+        assert found.active.keys() == {*fields}
+        seen += found.workers
+        pages += 1
+        if pages == 1:
+            assert hashes_read(own_redis) - before == 2 + 7
+            own_redis.command("HDEL", f"{PREFIX}cluster:active_connections", fields[0])  # who is gone shifts no page
+            fields = fields[1:]
+    assert seen == ["chromium:w0000", *fields[:7], *fields[18:]]
+    assert pages == 3
+    assert (await registry.worker_page(limit=7, cursor="chromium:w9"))[0].workers == {}
+
+
+async def test_however_many_workers_and_sessions_are_read_no_pipeline_holds_up_a_selection_for_all_of_them(
+    registry: Registry, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = many_workers(own_redis, PREFIX, 2 * records.HASHES_AT_ONCE + 1)
+    sent, pipeline = [], registry.client.pipeline
+
+    async def noting(commands: Collection[Any]) -> list[Any]:
+        sent.append(len(commands))
+        return await pipeline(commands)
+
+    monkeypatch.setattr(registry.client, "pipeline", noting)
+    await registry.snapshot()
+    assert sent == [records.HASHES_AT_ONCE] * 2 + [1]
+    sent.clear()
+    await registry.session_ids(fields, newest=2, at_most=10)
+    assert sent == [1, *[2 * records.HASHES_AT_ONCE] * 2, 2]  # first the newest of all
+    sent.clear()
+    await registry.session_records([f"s{number}" for number in range(records.HASHES_AT_ONCE + 1)])
+    assert sent == [records.HASHES_AT_ONCE, 1]
 
 
 async def test_a_lease_is_no_session(registry: Registry) -> None:
@@ -432,6 +502,7 @@ async def test_a_call_that_asks_many_questions_has_one_deadline(
     async def never(*_arguments: object) -> None:
         await asyncio.Event().wait()
 
+    own_redis.command("HSET", "cluster:active_connections", "chromium:a", 0)
     registry = Registry(own_redis.url, Settings(redis_timeout=0.05))
     monkeypatch.setattr(registry.client, "pipeline", never)
     async with asyncio.timeout(20):
@@ -492,7 +563,7 @@ async def test_what_a_page_reads_are_the_live_sessions_and_the_newest(registry: 
     assert await registry.activity() == activity
     assert await end(registry, "s1", "failed", "hung")
     live, newest = await registry.session_ids(activity.fields, newest=2, at_most=10)
-    assert (live, newest) == ({"s0", "s2"}, ["s2", "s1"])
+    assert (live, newest) == ({"chromium:aabbccdd": {"s0", "s2"}}, ["s2", "s1"])
     found = await registry.session_records(["s0", "s1", "gone"])
     assert {key: each.status for key, each in found.items()} == {"s0": "pending", "s1": "failed"}
     assert (await registry.activity()).outcomes == {"failed": 1}
@@ -505,8 +576,8 @@ async def test_who_looks_sees_sessions_that_came_with_leases_too(
     await select(registry, "l1", kind=HeldAs.LEASE)
     assert await registry.write(SessionUpdate("s1", registry.now(), lease_id="l1"))
     live, newest = await registry.session_ids(["chromium:aabbccdd"], newest=9, at_most=10)
-    assert (live, newest) == ({"s1"}, ["s1"])
-    assert (await registry.session_records(live))["s1"].extra["lease"] == "l1"
+    assert (live, newest) == ({"chromium:aabbccdd": {"s1"}}, ["s1"])
+    assert (await registry.session_records(newest))["s1"].extra["lease"] == "l1"
     later = SessionWatch(own_redis.url, PREFIX).look(clock.now + 100)  # which reads no session that began long ago
     assert [each.session_id for each in later.live] == ["s1"]
 

@@ -451,7 +451,7 @@ def test_the_length_of_a_session_is_counted_by_the_bounds_that_python_knows(grid
         grid.start(session_id, now=NOW)
         grid.release(session_id, "completed", "client disconnected", now=NOW + length_s)
         expected.observe(length_s)
-    found = records.read_snapshot([{}, {}, {}, {}, {}, grid.hash("sessions:lengths"), {}, {}, None], [])
+    found = records.read_snapshot([{}, {}, {}, {}, {}, grid.hash("sessions:lengths"), {}, {}, None])
     assert found.lengths["chromium", "chromium"].as_data() == expected.as_data()
     assert set(grid.hash("sessions:lengths")) == {
         f"chromium:chromium:{bound:g}" for bound in (*records.LENGTH_BOUNDS_S, math.inf)

@@ -356,6 +356,21 @@ async def test_a_kept_session_may_be_ended(door: CdpDoor) -> None:
     assert (await door.watched.next_closed()).end == End("grid", Reason(EndReason.ENDED_BY_OPERATOR))
 
 
+async def test_what_ends_kept_sessions_ends_none_whose_client_has_just_come_back(door: CdpDoor) -> None:
+    async with cdp_client(f"{door.url}/cdp?keep=60"):
+        pass
+    assert (await door.next_said())["say"] == "kept"
+    reason = Reason(EndReason.KEPT_IN_DRAIN, "asked")
+    async with cdp_client(f"{door.path(door.latest)}?keep=60") as client:
+        assert (await door.next_said())["say"] == "resumed"
+        door.server.end_kept(door.latest, reason)
+        await door.sync()
+        await client.send("Browser.getVersion")
+    assert (await door.next_said())["say"] == "kept"
+    door.server.end_kept(door.latest, reason)
+    assert (await door.watched.next_closed()).end == End("grid", reason)
+
+
 async def test_a_browser_that_crashes_while_it_is_kept_ends_its_session(door: CdpDoor) -> None:
     async with cdp_client(f"{door.url}/cdp?keep=60") as client:
         pid = await browser_pid(client)

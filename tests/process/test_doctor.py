@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pwgrid.common import restricted_exec
+from pwgrid.installed.driver import own_driver
 from pwgrid.settings.model import Settings
 from pwgrid.setup import doctor as module
 from pwgrid.setup.doctor import _confinement as confinement_of
@@ -20,6 +21,7 @@ from pwgrid.setup.doctor import _leftovers as leftovers_of
 from pwgrid.setup.doctor import _room as room_of
 from pwgrid.setup.doctor import _sandbox as sandbox_of
 from tests.conftest import need
+from tests.support.drivers import MIDDLE, cached_driver
 from tests.support.grid import ROOT, free_port
 
 NAMES = {
@@ -90,6 +92,25 @@ def test_what_will_fail_is_named_with_what_to_do_and_the_exit_code_is_one(tmp_pa
     assert "hunter2" not in json.dumps(found)
     assert "Address already in use" in found["port"]["found"]
     assert found["port"]["to_do"] == "choose another one with --host or --port"
+
+
+def test_each_browser_is_tried_with_each_driver_that_a_pool_on_demand_would_have(tmp_path: Path) -> None:
+    need("chromium")
+    driver = cached_driver(MIDDLE)
+    (tmp_path / driver.version).symlink_to(driver.node.parent)
+    name = f"chromium-{MIDDLE}"
+    _, found = doctor("--port", "0", DRIVERS_DIR=str(tmp_path))
+    # The other finding of this name may be worse: that the browser is newer than the driver.
+    assert f"with Playwright {driver.version} a page after" in found[name]["found"] or "major" in found[name]["found"]
+    code, found = doctor("--port", "0", DRIVERS_DIR=str(tmp_path), ON_DEMAND="false")
+    assert (code, name in found) == (0, False)
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "1.60.0").mkdir()
+    (broken / "1.60.0/node").symlink_to("/bin/false")
+    (broken / "1.60.0/package").symlink_to(own_driver().core)
+    code, found = doctor("--port", "0", DRIVERS_DIR=str(broken))
+    assert (code, found["chromium-1.60"]["level"]) == (0, "warn")  # no pool names it
 
 
 def test_each_pool_is_looked_at_with_its_own_browser(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from pwgrid.settings.own_playwright import own_minor
 from tests.support.fake_drivers import fake_drivers
-from tests.support.grid import Grid, eventually, running_grid
+from tests.support.grid import Grid, eventually, running_grid, wait_for_end
 from tests.support.raw import connect, goes_on, head
 
 OLD, OLDER = "1.58", "1.57"
@@ -41,6 +42,9 @@ def grid(place: Path) -> Iterator[Grid]:
         "FAKE_START_HELD_BY": str(place / "held"),
         "FAKE_FAIL_START": "the browser is broken",
         "FAKE_FAIL_WHILE": str(place / "broken"),
+        "FAKE_SICK_BROWSER": str(place / "sick"),
+        "BROWSER_READ_PATHS": str(place),
+        "CANARY_TIMEOUT": "2",
     }
     with running_grid("--chromium", "2", environment=environment, fake=True) as grid:
         yield grid
@@ -73,6 +77,14 @@ def workers(grid: Grid) -> list[dict[str, Any]]:
 
 def is_idle(grid: Grid) -> bool:
     return not workers(grid) and pool(grid)["wanted"] == 0
+
+
+def ends(grid: Grid) -> None:
+    """Returns once the pool has ended, as it does when nobody has used it for a while: its processes tell."""
+    for worker in workers(grid):
+        with contextlib.suppress(ProcessLookupError):
+            wait_for_end(worker["pid"])
+    eventually(lambda: is_idle(grid), f"the master knows that {POOL} has ended")
 
 
 def names(grid: Grid) -> list[str]:
@@ -111,7 +123,7 @@ def test_the_first_client_of_a_version_starts_its_pool_which_ends_when_nobody_us
         assert is_served(more[1])
         assert (pool(grid)["wanted"], pool(grid)["available"]) == (2, 2)
         assert grid.command("scale", f"{POOL}=3").returncode
-    eventually(lambda: is_idle(grid), f"{POOL} has ended")
+    ends(grid)
     assert grid.get("/health/ready")[0] == 200
 
 
@@ -140,7 +152,19 @@ def test_a_pool_that_cannot_start_says_why_and_is_tried_again_later(grid: Grid, 
             assert "the browser is broken" in said
         eventually(lambda: pool(grid)["reason"] is None, "the pool may be tried again")
         assert is_served(client(stack, grid, OLD))
-    eventually(lambda: is_idle(grid), f"{POOL} has ended")
+    ends(grid)
+
+
+def test_a_pool_whose_driver_is_broken_says_so_and_starts_no_worker(grid: Grid, place: Path) -> None:
+    node = place / "drivers" / f"{OLD}.0" / "node"
+    node.rename(away := node.with_name("away"))
+    with contextlib.ExitStack() as stack:
+        answers = [*map(answer, [client(stack, grid, OLD) for _ in range(2)])]
+    away.rename(node)
+    for said in answers:
+        assert said.startswith("HTTP/1.1 503 ")
+        assert f"pool {POOL} wants Playwright {OLD}, which is not installed here" in said
+    assert is_idle(grid)
 
 
 def test_a_master_that_is_killed_leaves_its_pools_on_demand_to_the_next_one(grid: Grid, place: Path) -> None:
@@ -154,7 +178,7 @@ def test_a_master_that_is_killed_leaves_its_pools_on_demand_to_the_next_one(grid
         assert {worker["id"] for worker in workers(grid)} == had
         assert pool(grid)["wanted"] == 1
         served.close()
-        eventually(lambda: is_idle(grid), f"{POOL} has ended")
+        ends(grid)
 
         (place / "held").touch()
         waiting = [client(stack, grid, OLD) for _ in range(2)]
@@ -166,7 +190,62 @@ def test_a_master_that_is_killed_leaves_its_pools_on_demand_to_the_next_one(grid
         (place / "held").unlink()
         assert all(map(is_served, waiting))
         assert [worker["status"] for worker in workers(grid)].count("available") == 1
-    eventually(lambda: is_idle(grid), f"{POOL} has ended")
+    ends(grid)
+
+
+def test_the_canaries_of_a_pool_on_demand_name_the_version_whose_browser_is_sick(grid: Grid, place: Path) -> None:
+    def failures() -> dict[tuple[str, str], float]:
+        families = text_string_to_metric_families(grid.get("/metrics")[2].decode())
+        samples = [sample for family in families for sample in family.samples]
+        return {
+            (sample.labels["pool"], sample.labels["playwright"]): sample.value
+            for sample in samples
+            if sample.name == "pwgrid_canary_failures_total" and sample.labels["browser_type"] == "chromium"
+        }
+
+    assert failures() == {("chromium", own_minor()): 0, (POOL, OLD): 0}
+    with contextlib.ExitStack() as stack:
+        assert is_served(client(stack, grid, OLD))
+        (worker,) = workers(grid)
+        (place / "sick").write_text(str(worker["nodePid"]))
+        eventually(lambda: failures()[POOL, OLD] >= 2, "its canaries fail")
+        assert failures()["chromium", own_minor()] == 0
+        shown = next(line for line in grid.command("status").stdout.splitlines() if line.startswith(worker["id"]))
+        assert f"Playwright {OLD}.0; canary failed" in shown
+        assert f"playwright={OLD}.0" in next(line for line in grid.output().splitlines() if "browser_sick" in line)
+        (place / "sick").unlink()
+
+
+def test_a_version_is_removed_when_its_last_session_has_ended_and_nobody_new_gets_it_meanwhile(
+    grid: Grid, place: Path
+) -> None:
+    driver = place / "drivers" / f"{OLD}.0"
+    with contextlib.ExitStack() as stack:
+        old = client(stack, grid, OLD)
+        assert is_served(old)
+        (place / "held").touch()
+        waiting = [client(stack, grid, OLD) for _ in range(2)]
+        first = waiting.pop(0)
+        assert is_served(first)  # the worker has two slots
+        eventually(lambda: pool(grid)["starting"] == 1, "another worker starts")
+        removes = stack.enter_context(grid.starts("setup", "--remove", OLD, "--when-idle"))
+        stack.callback(removes.kill)
+        assert answer(waiting[0]).startswith("HTTP/1.1 428 ")  # it stood in line
+        said = answer(client(stack, grid, OLD))
+        assert (said[:13], f'"versions":["{own_minor()}"]' in said) == ("HTTP/1.1 428 ", True)
+        (place / "held").unlink()
+        assert goes_on(old)
+        first.close()
+        assert removes.poll() is None
+        assert driver.is_dir()
+        old.close()
+        output, _ = removes.communicate(timeout=60)
+    assert removes.returncode == 0
+    assert f"Playwright {OLD}: no new client gets it; waits for pool {POOL} (2 sessions) of the grid at" in output
+    assert f"Playwright {OLD}: removed {driver}" in output
+    assert os.listdir(place / "drivers") == []
+    fake_drivers(place / "drivers", f"{OLD}.0")
+    eventually(lambda: POOL in names(grid), "the pool is there again")
 
 
 def test_a_running_grid_finds_what_was_installed_and_removed_meanwhile(grid: Grid, place: Path) -> None:
@@ -180,5 +259,10 @@ def test_a_running_grid_finds_what_was_installed_and_removed_meanwhile(grid: Gri
         eventually(lambda: pool(grid)["removed"], "the pool of the removed version takes nobody")
         assert answer(client(stack, grid, OLD)).startswith("HTTP/1.1 428 ")
         assert goes_on(old)  # it has the time of a recycle
+        grid.kill_master()
+        grid.start_again()
+        assert (pool(grid)["playwright"], pool(grid)["removed"]) == (OLD, True)
+        assert answer(client(stack, grid, OLD)).startswith("HTTP/1.1 428 ")
+        assert goes_on(old)
         old.close()
         eventually(lambda: not workers(grid), "the last worker of the removed version has ended")

@@ -168,7 +168,10 @@ def test_set_up_says_how_far_the_system_s_browser_is_from_playwright_s(world: Ba
         install(world, SYSTEM_SHELL, broken=False)
         world.said.clear()
         world.setup(["chromium"])
-        assert f"chromium: {version} is {distance} {there}, which this Playwright is made for; " in world.text()
+        assert (
+            f"chromium: {version} is {distance} {there}, which Playwright {world.driver.version} is made for; "
+            in world.text()
+        )
         assert "`pwgrid setup --prefer playwright`" in world.text()
     for same in (f"{version}.9", ""):
         world.describe(chromium=same)

@@ -1,11 +1,13 @@
 """`pwgrid setup --playwright`: a real driver from PyPI, one that the browser server does not know, and its removal."""
 
+import errno
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -188,6 +190,91 @@ def test_a_driver_that_a_pool_of_a_running_grid_has_is_not_removed(tmp_path: Pat
         assert "take it out of that pool, or stop that grid, first" in done.stderr
         told = grid.command("version")
         assert f"drivers for clients of Playwright: {driver.version}, {own_driver().version}" in told.stdout
+
+
+@pytest.fixture
+def removes(tmp_path: Path) -> Iterator[tuple[Place, subprocess.Popen[bytes], subprocess.Popen[str]]]:
+    """A driver whose program runs without a grid, and `pwgrid setup --remove` that waits for it."""
+    place = Place(tmp_path / "drivers")
+    directory = place.directory / f"{OLDEST}.0"
+    (directory / "package").mkdir(parents=True)
+    shutil.copy(own_driver().cli, directory / "package")
+    shutil.copy("/bin/sleep", directory / "node")
+    command = [sys.executable, "-m", "pwgrid", "setup", "--remove", OLDEST, "--when-idle"]
+    environment = {**os.environ, "DRIVERS_DIR": str(place.directory)}
+    with (
+        subprocess.Popen([directory / "node", "1000"]) as runs,
+        subprocess.Popen(command, cwd=ROOT, env=environment, stdout=-1, stderr=subprocess.STDOUT, text=True) as waits,
+    ):
+        try:
+            assert waits.stdout is not None
+            assert (
+                waits.stdout.readline() == f"Playwright {OLDEST}: no new client gets it; waits for process {runs.pid}\n"
+            )
+            yield place, runs, waits
+        finally:
+            waits.kill()
+            runs.kill()
+
+
+def test_without_a_grid_a_driver_goes_when_the_last_process_that_runs_it_ends(
+    removes: tuple[Place, subprocess.Popen[bytes], subprocess.Popen[str]],
+) -> None:
+    place, runs, waits = removes
+    assert installed_drivers(place.directory) == (own_driver(),)
+    assert f"{OLDEST}.0" in place.names()
+    assert waits.poll() is None
+    runs.kill()
+    runs.wait()
+    said, _ = waits.communicate(timeout=60)
+    assert (waits.returncode, said) == (0, f"Playwright {OLDEST}: removed {place.directory}/{OLDEST}.0\n")
+    assert place.names() == []
+
+
+def test_a_removal_that_was_interrupted_is_taken_up_by_the_next_one(
+    removes: tuple[Place, subprocess.Popen[bytes], subprocess.Popen[str]],
+) -> None:
+    place, runs, waits = removes
+    waits.kill()
+    runs.kill()
+    runs.wait()
+    assert installed_drivers(place.directory) == (own_driver(),)
+    remove_driver(OLDEST, place.settings, place.host)
+    assert place.names() == []
+
+
+def test_a_driver_of_another_user_keeps_being_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's grid takes those of the whole system, too, and only root may remove those."""
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    for directory in (mine, theirs):
+        (directory / f"{OLDEST}.0").mkdir(parents=True)
+    monkeypatch.setattr(drivers, "drivers_directories", lambda _: (mine, theirs))
+    monkeypatch.setattr(Path, "touch", may_touch_only(mine))
+    with pytest.raises(GridError, match=f"the driver in {theirs} cannot be removed: Permission denied"):
+        drivers.offer_no_more(OLDEST, Settings())
+    assert os.listdir(mine) == os.listdir(theirs) == [f"{OLDEST}.0"]
+
+
+def may_touch_only(directory: Path) -> Callable[[Path], None]:
+    """As for a user without rights; the tests may run as root."""
+    touch = Path.touch
+
+    def touched(path: Path) -> None:
+        if not path.is_relative_to(directory):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        touch(path)
+
+    return touched
+
+
+def test_a_driver_that_is_installed_again_while_its_removal_waits_stays(
+    removes: tuple[Place, subprocess.Popen[bytes], subprocess.Popen[str]],
+) -> None:
+    place, _, waits = removes
+    get_drivers([OLDEST], place.settings, place.host)  # its fault is that this one is no Node
+    said, _ = waits.communicate(timeout=60)
+    assert (waits.returncode, said) == (1, f"pwgrid: Playwright {OLDEST} was installed again meanwhile, and stays\n")
+    assert place.names() == [f"{OLDEST}.0"]
 
 
 def test_a_grid_whose_pool_names_a_version_that_is_not_here_says_the_command_that_adds_it(tmp_path: Path) -> None:

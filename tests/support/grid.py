@@ -148,6 +148,17 @@ class Grid:
             check=False,
         )
 
+    def starts(self, *arguments: str) -> subprocess.Popen[str]:
+        """`pwgrid ARGUMENTS` in the grid's environment, while the test goes on."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "pwgrid", *arguments],
+            cwd=ROOT,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
     def status(self) -> dict[str, Any]:
         """What `pwgrid status --json` shows of a grid that is healthy or not, without a process of its own for it."""
         base = str(self.runtime.parent)
@@ -330,6 +341,16 @@ def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 60) -
     return value
 
 
+def wait_for_end(pid: int, timeout_s: float = 60) -> None:
+    """Returns once this process, which need not be a child, has ended. Raises ProcessLookupError if there is none."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        if not select.select([pidfd], [], [], timeout_s)[0]:
+            raise AssertionError(f"not within {timeout_s} s: process {pid} has ended")
+    finally:
+        os.close(pidfd)
+
+
 async def eventually_async(condition: Callable[[], Any], what: str, timeout_s: float = 60) -> Any:
     """`eventually` beside a running event loop."""
     return await asyncio.to_thread(eventually, condition, what, timeout_s)
@@ -359,4 +380,5 @@ __all__ = [
     "processes_marked",
     "running_grid",
     "status_of",
+    "wait_for_end",
 ]

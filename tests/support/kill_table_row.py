@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import psutil
@@ -26,18 +26,22 @@ async def row(
     environment: dict[str, str] | None = None,
     repaired: bool = False,
     cdp: bool = False,
+    first: Callable[[Grid], None] = lambda _: None,
 ) -> AsyncIterator[tuple[Grid, Load]]:
     """Two workers, five live sessions, clients that connect all the time. When the load is over, counters, processes,
     open files and temporary files are exactly as they were before it. `repaired`: Redis was lost meanwhile, so that
-    counters had to be repaired. `cdp`: the clients speak CDP."""
+    counters had to be repaired. `cdp`: the clients speak CDP. `first` is done before anything is counted: what leaves
+    something for good."""
     need("chromium")
     # None of the five live sessions is cut while it outlives its worker.
     ours = {**STEADY, "DRAIN_TIMEOUT": "120"}
     environment = ours | (environment or {})
     arguments = arguments or ("--chromium", "2")
-    with running_grid(*arguments, environment=environment) as grid, comes_out_exact(grid, repaired=repaired):
-        async with under_load(grid, playwright, cdp=cdp) as load:
-            yield grid, load
+    with running_grid(*arguments, environment=environment) as grid:
+        first(grid)
+        with comes_out_exact(grid, repaired=repaired):
+            async with under_load(grid, playwright, cdp=cdp) as load:
+                yield grid, load
 
 
 @contextlib.contextmanager

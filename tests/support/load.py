@@ -2,13 +2,17 @@
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from playwright.async_api import Browser, Page, Playwright
+
+from pwgrid.installed.driver import Driver
 
 PAGE = "data:text/html,<button onclick='this.textContent = +this.textContent + 1'>0</button>"
 BEAT_S = 0.1
@@ -72,7 +76,20 @@ class Load:
             if number not in self.lost:
                 await browser.close()
 
-    async def _tell(self) -> None:
+    def hear(self, said: dict[str, Any]) -> None:
+        """What a client in another process says of itself (load_client.cjs)."""
+        match said:
+            case {"clicked": number}:
+                self.clicks[number] += 1
+            case {"lost": number, "why": why}:
+                self.lost[number] = why
+            case {"came": _}:
+                self.connects += 1
+            case {"refused": why}:
+                self.refused.append(why)
+
+    async def tell(self) -> None:
+        """Something has moved."""
         async with self._moved:
             self._moved.notify_all()
 
@@ -84,11 +101,11 @@ class Load:
                 await button.click()
                 self.clicks[number] += 1
                 assert await button.inner_text() == str(self.clicks[number])
-                await self._tell()
+                await self.tell()
                 await self._pause(BEAT_S)
         except Exception as error:  # noqa: BLE001 - whatever it is, the session is lost, and the test decides
             self.lost[number] = str(error)
-            await self._tell()
+            await self.tell()
 
     async def connect(self, comes: Comes) -> None:
         """A client that comes and goes. It is never cancelled in the middle: its driver would keep the session."""
@@ -102,7 +119,7 @@ class Load:
                     self.connects += 1
                 except Exception as error:  # noqa: BLE001 - collected for the test
                     self.refused.append(str(error))
-            await self._tell()
+            await self.tell()
             await self._pause(BEAT_S)
 
     async def knock(self, host: str, port: int) -> None:
@@ -164,3 +181,36 @@ async def under_load(
         yield load
     finally:
         await load.ends()
+
+
+@contextlib.asynccontextmanager
+async def under_load_of(driver: Driver, endpoint: str, sessions: int = 3) -> AsyncIterator[Load]:
+    """`sessions` live sessions that click, and one client that comes and goes, of another Playwright: in a process of
+    its own, for the length of the block."""
+    program = str(Path(__file__).with_name("load_client.cjs"))
+    process = await asyncio.create_subprocess_exec(
+        *(driver.node, program, driver.core, endpoint, PAGE, str(sessions)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    load = Load([], [0] * sessions)
+    load.tasks = [asyncio.create_task(_hear(load, process)), asyncio.create_task(_end_with(load, process))]
+    try:
+        await load.goes_on()
+        yield load
+    finally:
+        await load.ends()
+
+
+async def _hear(load: Load, process: asyncio.subprocess.Process) -> None:
+    assert process.stdout is not None
+    async for line in process.stdout:
+        load.hear(json.loads(line))
+        await load.tell()
+    assert await process.wait() == 0
+
+
+async def _end_with(load: Load, process: asyncio.subprocess.Process) -> None:
+    assert process.stdin is not None
+    await load.over.wait()
+    process.stdin.close()

@@ -41,9 +41,7 @@ def section(name: str) -> str:
 
 @contextlib.contextmanager
 def reverse_proxy(name: str, port: int, grid_port: int, directory: Path) -> Iterator[None]:
-    """Runs it on 127.0.0.1:`port`. Skips where there is none."""
-    if (program := find(name)) is None:
-        pytest.skip(f"{name}: `python tools/reverse_proxies.py` gets it from Debian")
+    """Runs it on 127.0.0.1:`port` as docs/connect.md has it. Skips where there is none."""
     ours = section(name)
     certificate = CERTIFICATES / "server.pem"  # with its key
     for theirs, here in {
@@ -56,8 +54,17 @@ def reverse_proxy(name: str, port: int, grid_port: int, directory: Path) -> Iter
     }.items():
         ours = ours.replace(theirs, here)
     assert "/etc/ssl" not in ours
+    with running(name, ours, port, directory):
+        yield
+
+
+@contextlib.contextmanager
+def running(name: str, section: str, port: int, directory: Path) -> Iterator[None]:
+    """Runs it with this configuration, by which it listens on 127.0.0.1:`port`. Skips where there is none."""
+    if (program := find(name)) is None:
+        pytest.skip(f"{name}: `python tools/reverse_proxies.py` gets it from Debian")
     file = directory / f"{name}.conf"
-    file.write_text(_AROUND[name].format(directory=directory, section=ours))
+    file.write_text(_AROUND[name].format(directory=directory, section=section))
     command = [program, *(each.format(directory=directory, file=file) for each in _COMMANDS[name])]
     log = directory / f"{name}.log"
     with log.open("wb") as output:

@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.policy.arrival import Arrivals
+from pwgrid.proxy.protocol_description import ProtocolDescription
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster
 from pwgrid.settings.model import Settings
@@ -29,6 +31,9 @@ class Away:
     """Stands in for a registry while Redis is away."""
 
     client = SimpleNamespace(exchanges=Histogram((1.0,)))
+
+    def now(self) -> float:
+        return 100.0
 
     def __getattr__(self, name: str) -> Any:
         async def fails(*_arguments: Any, **_named: Any) -> None:
@@ -43,6 +48,7 @@ class Grid:
     settings = Settings()
     gateway = SimpleNamespace(figures=ConnectFigures())
     readiness = Readiness(settings, roster, registry)  # type: ignore[arg-type]
+    protocol = ProtocolDescription(Path("/nonexistent"), roster, None)  # type: ignore[arg-type]
 
 
 Receive = Callable[[], Coroutine[Any, Any, dict[str, Any]]]
@@ -235,6 +241,26 @@ async def test_a_client_of_the_devtools_protocol_is_sent_to_a_session_s_url_each
     assert urls[0] != urls[1]
 
 
+@pytest.mark.parametrize("path", ["/json/list", "/json/list/"])
+async def test_the_page_of_a_new_session_is_listed_each_time(path: str) -> None:
+    api = create_app(Grid(), Access("s3cret"))  # type: ignore[arg-type]
+    ids = []
+    for _ in range(2):
+        listed = json.loads((await ask(api, f"{path}?token=s3cret&keep=300"))[1])
+        (page,) = listed
+        assert (page["type"], page["url"]) == ("page", "about:blank")
+        url = f"ws://grid/devtools/page/{page['id']}?token=s3cret&keep=300"
+        assert page["webSocketDebuggerUrl"] == url
+        ids.append(page["id"])
+    assert ids[0] != ids[1]
+
+
+@pytest.mark.parametrize("query", ["", "?about:blank"])
+async def test_a_new_page_is_that_of_a_new_session(query: str) -> None:
+    _, page = await get(create_app(Grid(), Access()), f"/json/new{query}", method="PUT")  # type: ignore[arg-type]
+    assert page["webSocketDebuggerUrl"] == f"ws://grid/devtools/page/{page['id']}"
+
+
 async def test_it_is_told_of_the_browser_once_a_worker_has_one() -> None:
     grid = Grid()
     grid.roster = Roster()
@@ -255,11 +281,9 @@ async def test_the_trusted_reverse_proxy_s_scheme_is_in_the_url() -> None:
 
 async def test_what_chromium_has_and_the_grid_has_not_is_said() -> None:
     api = create_app(Grid(), Access("s3cret"))  # type: ignore[arg-type]
-    assert json.loads((await ask(api, "/json/list"))[1]) == []
     for path, status, says in (
-        ("/json/protocol", 404, "local: true"),
-        ("/json/new", 404, "Target.createTarget"),
-        ("/json/close/1A", 404, "Target.createTarget"),
+        ("/json/new?https://example.com", 404, "Page.navigate"),
+        ("/json/close/1A", 404, "DELETE /v1/sessions/{id}"),
         ("/cdp", 426, "connect a Playwright client"),
         ("/devtools/browser/x", 426, "connect a Playwright client"),
     ):

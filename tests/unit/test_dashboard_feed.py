@@ -58,9 +58,9 @@ class Registry:
         live = sum(each.status == "running" for each in self.records.values())
         return Activity({"chromium:a": live}, {"chromium:a": len(self.records)}, {"failed": self._ended()}, {}, None)
 
-    async def session_ids(self, *_: Any, **__: Any) -> tuple[frozenset[str], list[str]]:
-        live = (key for key, each in self.records.items() if each.status in ("pending", "running"))
-        return frozenset(live), [*self.records]
+    async def session_ids(self, fields: list[str], **_: Any) -> tuple[dict[str, frozenset[str]], list[str]]:
+        live = frozenset(key for key, each in self.records.items() if each.status in ("pending", "running"))
+        return dict.fromkeys(fields, live), [*self.records]
 
     async def session_records(self, ids: list[str]) -> dict[str, SessionRecord]:
         if self.is_away:

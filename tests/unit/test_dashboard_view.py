@@ -61,12 +61,12 @@ def test_a_view_puts_the_master_s_figures_and_the_counters_of_redis_together() -
     assert found["workers"]["a"] == {
         **{"pool": "chromium", "browserType": "chromium", "status": "available", "active": 2, "slots": 5},
         **{"lifetime": 8, "memoryMib": 300, "startedAt": 50.0, "drainUntil": None, "reason": None},
-        "suspect": None,
+        **{"suspect": None, "playwright": "1.65"},
     }
     assert found["workers"]["b"] == {
         **{"pool": "chromium", "browserType": "chromium", "status": "draining", "active": 1, "slots": 5},
         **{"lifetime": 9, "memoryMib": 200, "startedAt": 60.0, "drainUntil": 1012, "reason": "memory limit"},
-        "suspect": "no page",
+        **{"suspect": "no page", "playwright": "1.65"},
     }
     assert found["queue"] == {
         "chromium  smoke": {"pool": "chromium", "run": "smoke", "token": "", "clients": 4},

@@ -49,6 +49,14 @@ def test_the_path_of_a_session_is_joined_or_begins_one_with_its_id() -> None:
     assert (new.session_id, new.keep_s) == (OURS, 300.0)
 
 
+def test_a_connection_may_be_to_the_page_of_a_session() -> None:
+    path = f"/devtools/page/{OURS}?keep=300"
+    assert asked(path) == SessionPath(OURS, ANYBODY, 300.0, is_of_page=True)
+    new = asked(path, is_new=True)
+    assert isinstance(new, ConnectRequest)
+    assert (new.session_id, new.is_of_page, new.protocol) == (OURS, True, Protocol.CDP)
+
+
 def test_nobody_joins_a_session_without_a_token_where_there_are_tokens() -> None:
     assert refused(f"/devtools/browser/{OURS}", access=Access("s3cret"))[0] == 401
     assert isinstance(asked(f"/devtools/browser/{OURS}?token=s3cret", access=Access("s3cret")), SessionPath)

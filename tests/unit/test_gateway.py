@@ -162,9 +162,10 @@ async def test_whose_token_was_revoked_behind_its_selection_is_offered_to_nobody
 
 
 def gateway_with(queue: mock.Mock, **told: object) -> Gateway:
-    """A gateway whose roster has one pool, of which this is told."""
+    """A gateway whose roster has a pool, of which this is told, and one of a newer version."""
     roster = Roster()
-    roster.replace({"pools": {"old": told_of_pool(**{"playwright": "1.58", **told})}})
+    pools = {"old": told_of_pool(**{"playwright": "1.58", **told}), "new": told_of_pool(playwright="1.65")}
+    roster.replace({"pools": pools})
     selector = mock.Mock(queue=queue)
     return Gateway(Settings(), roster, selector, mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
 
@@ -192,19 +193,18 @@ async def test_who_waits_for_a_pool_that_starts_may_wait_for_a_launch_as_well() 
 @pytest.mark.parametrize(
     ("told", "refused", "ended"),
     [
-        ({**ON_DEMAND, "wanted": 1}, None, []),
-        ({**ON_DEMAND, "reason": "no display"}, 503, []),
-        ({"removed": True}, 503, []),
-        ({"playwright": "1.62"}, None, ["1.58"]),  # its last worker of the other version is gone
+        ({**ON_DEMAND, "wanted": 1}, None, {}),
+        ({**ON_DEMAND, "reason": "no display"}, 503, {}),
+        ({"removed": True, "wanted": 0}, None, {"1.58": 428, None: 503}),  # the other pool has another version
+        ({"playwright": "1.62"}, None, {"1.58": 428}),  # its last worker of the other version is gone
     ],
 )
 def test_when_a_pool_serves_those_in_its_line_no_more_they_hear_it(
-    told: dict[str, object], refused: int | None, ended: list[str]
+    told: dict[str, object], refused: int | None, ended: dict[str | None, int]
 ) -> None:
     waiting = [Claim(HeldAs.SESSION, "chromium", "old", version, "client", 0.0) for version in ("1.58", None)]
     queue = mock.Mock()
     queue.pools.return_value, queue.waiting_in.return_value = ["old"], waiting
     gateway_with(queue, **told).roster_changed()
     assert [each.args[1].status for each in queue.refuse.mock_calls] == ([refused] if refused else [])
-    assert [each.args[0].playwright_version for each in queue.end_wait.mock_calls] == ended
-    assert [each.args[1].status for each in queue.end_wait.mock_calls] == [428] * len(ended)
+    assert {each.args[0].playwright_version: each.args[1].status for each in queue.end_wait.mock_calls} == ended

@@ -47,8 +47,9 @@ def tally() -> EventCounts:
         tally.drains(Reason(kind))
     tally.died(Reason(WorkerEnd.BROWSER_SERVER_ENDED, "SIGKILL", "SIGKILL"))
     tally.died(Reason(WorkerEnd.LAUNCH_FAILED, "chromium did not start: no display"))
-    tally.tried(0.25, is_well=True)
-    tally.tried(10.0, is_well=False)
+    tally.offers("1.65")
+    tally.tried("1.65", 0.25, is_well=True)
+    tally.tried("1.58", 10.0, is_well=False)
     for kind, number in {"too long": 2, "client": 1, "news of a later version": 3}.items():
         tally.server_failed(kind, number)
     return tally
@@ -199,9 +200,12 @@ def test_every_figure_of_a_grid_that_serves() -> None:
         ("pwgrid_worker_launch_seconds_sum", *CHROMIUM): 0.7,
         ("pwgrid_worker_drain_seconds_count", *CHROMIUM): 1,
         ("pwgrid_worker_drain_seconds_sum", *CHROMIUM): 20,
-        ("pwgrid_canary_first_page_seconds_count", *CHROMIUM): 1,
-        ("pwgrid_canary_first_page_seconds_sum", *CHROMIUM): 0.25,
-        ("pwgrid_canary_failures_total", *CHROMIUM): 1,
+        ("pwgrid_canary_first_page_seconds_count", *CHROMIUM, "1.65"): 1,
+        ("pwgrid_canary_first_page_seconds_sum", *CHROMIUM, "1.65"): 0.25,
+        ("pwgrid_canary_failures_total", *CHROMIUM, "1.65"): 0,
+        ("pwgrid_canary_first_page_seconds_count", *CHROMIUM, "1.58"): 0,
+        ("pwgrid_canary_first_page_seconds_sum", *CHROMIUM, "1.58"): 0,
+        ("pwgrid_canary_failures_total", *CHROMIUM, "1.58"): 1,
         ("pwgrid_browser_server_errors_total", *CHROMIUM, "message too long"): 2,
         ("pwgrid_browser_server_errors_total", *CHROMIUM, "browser connection"): 0,
         ("pwgrid_browser_server_errors_total", *CHROMIUM, "session"): 1,
@@ -304,7 +308,8 @@ def test_a_histogram_is_read_back_as_it_was() -> None:
 def test_the_figures_of_the_most_pools_that_there_may_be_fit_into_a_frame_beside_the_pools() -> None:
     busy = tally()
     for place in range(10):
-        for histogram in (busy.launch, busy.drain, busy.canary):
+        # Of the other version it has workers only until they are replaced.
+        for histogram in (busy.launch, busy.drain, busy.canaries["1.65"].pages):
             histogram.counts[place] = 1_000_000
     about = {"browserType": "chromium", "memoryMib": 100_000, "largestMib": 10_000, "earlyDeaths": 3}
     pools = {f"a-pool-with-a-name-{number}": {**about, **busy.as_data()} for number in range(MAX_POOLS)}

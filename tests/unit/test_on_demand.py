@@ -36,7 +36,7 @@ WELL = NOW - 1
         # It serves: who has just been served may still be in the figure.
         (replace(SERVES, waiting=5), 1, None, NOW + GROWS_AFTER_S),
         (replace(SERVES, waiting=1, waits_since=NOW - GROWS_AFTER_S), 2, None, NOW + GROWS_AFTER_S),
-        (replace(SERVES, waiting=1, waits_since=NOW - GROWS_AFTER_S, room=0, no_room="short"), 1, None, None),
+        (replace(SERVES, waiting=1, waits_since=NOW - GROWS_AFTER_S, room=0, hindrance="short"), 1, None, None),
         (replace(SERVES, waiting=1, active=5), 2, None, NOW + GROWS_AFTER_S),
         (replace(SERVES, active=5), 1, None, NOW + IDLE_S),
         # Nobody uses it.
@@ -45,8 +45,8 @@ WELL = NOW - 1
         (replace(SERVES, used_at=NOW - IDLE_S, active=1), 1, None, NOW + IDLE_S),
         (replace(SERVES, used_at=NOW - IDLE_S, waiting=1), 1, None, NOW + GROWS_AFTER_S),
         # It cannot start.
-        (replace(ENDED, waiting=1, room=0, no_room="short of memory"), 0, "short of memory", math.inf),
-        (replace(ENDED, room=0, no_room="short of memory"), 0, None, math.inf),  # nobody asks
+        (replace(ENDED, waiting=1, room=0, hindrance="short of memory"), 0, "short of memory", math.inf),
+        (replace(ENDED, room=0, hindrance="short of memory"), 0, None, math.inf),  # nobody asks
         (replace(FAILED, waiting=1), 0, "no display", NOW + 4),
         (FAILED, 0, "no display", NOW + 4),  # the next client hears it, too
         (replace(FAILED, waiting=1, not_before=WELL), 1, None, NOW + IDLE_S),
@@ -75,7 +75,7 @@ FIGURES = st.builds(
     failure=st.none() | st.just("broken"),
     not_before=st.floats(NOW - 9, NOW + 9),
     room=st.integers(0, 4),
-    no_room=st.none() | st.just("short"),
+    hindrance=st.none() | st.just("short"),
 )
 
 

@@ -9,7 +9,15 @@ import pytest
 from pwgrid.common.playwright_version import minor_of, minor_of_client, order_of
 from pwgrid.installed import driver as installed
 from pwgrid.installed.browsers import SearchPaths, find_for_pool
-from pwgrid.installed.driver import OF_SYSTEM, driver_of, drivers_directories, installed_drivers, own_driver
+from pwgrid.installed.driver import (
+    OF_SYSTEM,
+    DriverMissing,
+    driver_of,
+    drivers_directories,
+    installed_drivers,
+    leaving_mark,
+    own_driver,
+)
 from pwgrid.settings.model import Settings
 from pwgrid.settings.own_playwright import own_minor
 from pwgrid.settings.pools import PoolTable
@@ -50,6 +58,15 @@ def test_pwgrids_own_driver_has_the_version_of_its_code() -> None:
     assert json.loads((own.core / "package.json").read_text())["version"] == own.version
     assert own.minor == own_minor()
     assert own.command("install") == [str(own.node), str(own.cli), "install"]
+
+
+def test_a_driver_that_is_about_to_be_removed_is_none_that_a_pool_may_have(tmp_path: Path) -> None:
+    make_driver(tmp_path, "1.58.0")
+    make_driver(tmp_path, "1.5.0")
+    leaving_mark(tmp_path, "1.58").touch()
+    assert [each.version for each in installed_drivers(tmp_path)] == ["1.5.0", own_driver().version]
+    with pytest.raises(DriverMissing, match="which is not installed here"):
+        driver_of("1.58", Settings(drivers_dir=str(tmp_path)))
 
 
 def test_of_each_minor_version_the_newest_driver_counts_and_of_its_own_pwgrids_own(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """What the registry's hashes hold, read as plain data, whatever somebody has written there."""
 
+from dataclasses import replace
+
 import pytest
 
 from pwgrid.proxy.api import models
@@ -22,7 +24,8 @@ def test_what_is_no_figure_is_0_and_can_be_answered(value: str) -> None:
     hashes = [{"chromium:a": value}] * 3
     ends, lengths = {"a:b:failed:other": value, "no end": "1"}, {"a:b:5": value, "a:b:ms": value, "no length": value}
     totals = ({"failed": value}, ends, lengths, *[{"failed": value}] * 2)
-    found = records.read_snapshot([*hashes, *totals, value], [dict.fromkeys(WORKER, value)])
+    workers = records.read_workers(["chromium:a"], [dict.fromkeys(WORKER, value)])
+    found = replace(records.read_snapshot([*hashes, *totals, value]), workers=workers)
     assert found.ends == {("a", "b", "failed", "other"): 0}
     assert (sum(found.lengths["a", "b"].counts), found.lengths["a", "b"].total) == (0, 0)
     assert found.active == found.lifetime == found.outcomes == {"chromium:a": 0}

@@ -101,6 +101,7 @@ class Leases:
     def __init__(self, *answers: str | RegistryUnavailable | None) -> None:
         self.answers = [*answers]
         self.given_back: list[str] = []
+        self.away: RegistryUnavailable | None = None
         self.kinds: list[HeldAs] = []
 
     async def select(self, _browser_type: str, *, kind: HeldAs, **_wish: Any) -> str | None:
@@ -111,6 +112,8 @@ class Leases:
         return answer
 
     async def rollback(self, session_id: str, kind: HeldAs) -> None:
+        if self.away is not None:
+            raise self.away
         self.given_back.append(session_id)
         self.kinds.append(kind)
 
@@ -134,6 +137,35 @@ async def test_a_slot_that_redis_has_not_leased_is_not_given_back_to_it() -> Non
     assert await selector.queue.acquire(asks) == "a"  # Redis is back
     await selector.give_back(asks)
     assert leases.given_back == [asks.session_id]
+
+
+async def test_what_redis_has_not_answered_is_given_back_once_it_is_there_again() -> None:
+    away = RegistryUnavailable("Redis is away")
+    leases = Leases(away, "a")
+    selector, asks = Selector(Settings(), cast(Registry, leases), roster(), ()), claim("appa")
+    asked_as = asks.session_id
+    assert await selector.queue.acquire(asks) == "a"
+    assert asks.session_id != asked_as
+    leases.away = away
+    await selector.give_back_unanswered()  # it is gone again at once
+    leases.away = None
+    assert await selector.queue.acquire(asks) == "a"
+    await selector.give_back_unanswered()
+    assert leases.given_back == [asked_as]
+    await selector.give_back_unanswered()
+    assert leases.given_back == [asked_as]
+
+
+async def test_a_slot_that_cannot_be_given_back_is_given_back_later() -> None:
+    leases = Leases("a")
+    selector, asks = Selector(Settings(), cast(Registry, leases), roster(), ()), claim("appa")
+    assert await selector.queue.acquire(asks) == "a"
+    asked_as, leases.away = asks.session_id, RegistryUnavailable("Redis is away")
+    await selector.give_back(asks)
+    assert asks.session_id != asked_as  # a later selection of this client is another one
+    leases.away = None
+    await selector.give_back_unanswered()
+    assert leases.given_back == [asked_as]
 
 
 async def test_a_client_that_is_tried_again_counts_once_among_those_that_stood_in_line() -> None:
@@ -162,7 +194,7 @@ async def test_a_pool_of_which_redis_would_choose_no_worker_makes_the_grid_not_r
         def now(self) -> float:
             return 100.0
 
-        async def snapshot(self) -> RegistrySnapshot:
+        async def look(self, *_: object) -> RegistrySnapshot:
             return found
 
     def record(worker: str, pool: str) -> WorkerRecord:
@@ -189,7 +221,7 @@ async def test_while_redis_takes_no_writes_the_grid_is_as_ready_as_its_roster_an
         def now(self) -> float:
             return 100.0
 
-        async def snapshot(self) -> RegistrySnapshot:
+        async def look(self, *_: object) -> RegistrySnapshot:
             if isinstance(answers[0], RegistryUnavailable):
                 raise answers[0]
             return answers[0]
@@ -211,7 +243,7 @@ async def test_clients_that_have_waited_in_vain_at_the_same_time_share_a_look_at
         def now(self) -> float:
             return 100.0
 
-        async def snapshot(self) -> RegistrySnapshot:
+        async def look(self, *_: object) -> RegistrySnapshot:
             looks.append(asyncio.get_running_loop().create_future())
             return await looks[-1]
 

@@ -87,6 +87,19 @@ def test_the_status_has_every_figure_in_a_line_of_its_own() -> None:
     assert second.split()[4:8] == ["0/5", "49", "-", "memory:"]
 
 
+def test_each_worker_has_its_playwright_where_they_have_several() -> None:
+    workers = [
+        {**WORKER, "playwrightVersion": "1.58.0", "reason": None, "drainLeftS": None, "suspect": "the canary failed"},
+        {**WORKER, "playwrightVersion": "1.65.1", "reason": None, "drainLeftS": None},
+        {**WORKER, "playwrightVersion": None},
+    ]
+    first, second, third = status_text({**STATUS, "workers": workers}).splitlines()[9:]
+    assert first.endswith("  Playwright 1.58.0; the canary failed")
+    assert second.endswith("  Playwright 1.65.1")
+    assert third.endswith("  memory: above MAX_WORKER_MEMORY_MIB (12 s left)")
+    assert "Playwright" not in status_text({**STATUS, "workers": workers[:1]})
+
+
 def test_the_status_of_a_grid_that_is_not_ready_says_why() -> None:
     lines = status_text({**STATUS, "ready": False, "reason": "no firefox worker is available"}).splitlines()
     assert lines[0] == "ws://127.0.0.1:8080  not ready  master 1  proxy 2"

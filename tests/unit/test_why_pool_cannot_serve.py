@@ -18,7 +18,7 @@ def why(*workers: tuple[WorkerRecord, int]) -> str | None:
     by_field = {f"firefox:{number}": worker for number, (worker, _) in enumerate(workers)}
     lifetime = {f"firefox:{number}": lived for number, (_, lived) in enumerate(workers)}
     pool = PoolView(1, 1, None, "foxes", "firefox", lifetime=50)
-    return why_cannot_serve(RegistrySnapshot({}, lifetime, by_field, {}, 0), pool, NOW, stale_s=30.0)
+    return why_cannot_serve(RegistrySnapshot({}, lifetime, by_field, {}, 0), [pool], NOW, stale_s=30.0).get("foxes")
 
 
 def but(lifetime: int = 49, **changes: Any) -> tuple[WorkerRecord, int]:

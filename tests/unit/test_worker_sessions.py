@@ -135,6 +135,9 @@ class Worker:
     async def has_reported(self, _timeout_s: float) -> None:
         """Every end at once."""
 
+    def end_kept(self, session_id: str, reason: str) -> None:
+        self.close_session(session_id, reason, None)
+
     def close_session(self, session_id: str, reason: str, _text: str | None) -> None:
         self.done.append(f"close {session_id}: {reason}")
 

@@ -174,10 +174,14 @@ def _check_peer(control: socket.socket, directory: Path) -> None:
 def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, Any]:
     """The master's status, and what the registry adds to it."""
     from pwgrid.registry.blocking_reads import snapshot  # redis-py takes 0.2 s to import
+    from pwgrid.registry.selectable_workers import until_all_serve
 
     found = ask(grid, "status", timeout_s=timeout_s)
+    own = [f"{worker['browserType']}:{worker['id']}" for worker in found["workers"]]
+    is_enough = until_all_serve(_pools(found), time.time(), found["redis"]["staleS"])
     try:
-        add_registry(found, snapshot(*redis_of(grid)))  # not the URL in the status, which has no password
+        # Not the URL in the status, which has no password.
+        add_registry(found, snapshot(*redis_of(grid), own, is_enough))
     except RegistryUnavailable as error:
         add_registry(found, error)
     return found
@@ -197,11 +201,14 @@ def add_registry(found: dict[str, Any], registry: RegistrySnapshot | RegistryUna
             worker["lifetime"] = registry.lifetime.get(field, worker["lifetime"])
         if registry.write_fault is not None:
             found["redis"]["error"] = f"{registry.write_fault}; clients are served without it meanwhile"
-    pools = [
-        _Pool(pool["name"], pool["browserType"], pool["lifetimeOfWorker"]) for pool in found["pools"] if pool["wanted"]
-    ]
-    verdict = can_serve(found["reason"], registry, pools, time.time(), found["redis"]["staleS"])
+    verdict = can_serve(found["reason"], registry, _pools(found), time.time(), found["redis"]["staleS"])
     found["ready"], found["reason"] = verdict.reason is None, verdict.reason
+
+
+def _pools(found: Mapping[str, Any]) -> list[_Pool]:
+    """The pools of a status that want workers."""
+    pools = found["pools"]
+    return [_Pool(pool["name"], pool["browserType"], pool["lifetimeOfWorker"]) for pool in pools if pool["wanted"]]
 
 
 class _Pool(NamedTuple):

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from pwgrid.cli.options import Configured
 from pwgrid.cli.progress import Display, LiveDisplay, display
 from pwgrid.common.errors import GridError
+from pwgrid.common.wording import counted
+from pwgrid.runtime.find_grids import RunningGrid
 from pwgrid.settings.model import Settings
 from pwgrid.setup.packages import Host, Steps
+
+_LOOK_EVERY_S: Final = 0.5
 
 
 @click.command(cls=Configured, shown=("chromium_workers", "firefox_workers", "webkit_workers", "prefer"))
@@ -23,12 +30,18 @@ from pwgrid.setup.packages import Host, Steps
 @click.option(
     "--remove", metavar="VERSION", multiple=True, help="Remove the driver of this Playwright, and do nothing else."
 )
+@click.option(
+    "--when-idle",
+    is_flag=True,
+    help="With --remove: no new client gets it, and it goes when the last session has ended.",
+)
 def setup(
     config_file: Path | None,
     video: bool,
     headed: bool,
     playwright: tuple[str, ...],
     remove: tuple[str, ...],
+    when_idle: bool,
     **flags: Any,
 ) -> None:
     """Finds or installs the browser of each pool that wants a worker, and launches it once.
@@ -42,11 +55,15 @@ def setup(
     from pwgrid.setup.drivers import check_minor, get_drivers, remove_driver
 
     settings = load(config_file, without_application_redis(), flags).settings  # `pwgrid run` uses none of those
+    if when_idle and not remove:
+        raise GridError("--when-idle is for --remove VERSION", 2)
     wanted, unwanted = ([*map(check_minor, each)] for each in (playwright, remove))
     with display() as shown:
         host = Host(steps(shown))
         for minor in unwanted:
-            _check_unused(minor, settings)
+            _check_not_configured(minor, settings)
+            if when_idle:
+                _offer_no_more(minor, settings, host)
             remove_driver(minor, settings, host)
         if not unwanted or wanted:
             if faults := get_drivers(wanted, settings, host):
@@ -54,8 +71,8 @@ def setup(
             setup_browsers(settings.pools_with_workers(), settings, host, video=video, headed=headed)
 
 
-def _check_unused(minor: str, settings: Settings) -> None:
-    """Raises GridError if a running grid that takes its drivers from the same place has a pool of this version."""
+def _grids_with(settings: Settings) -> Iterator[tuple[RunningGrid, list[dict[str, Any]]]]:
+    """The running grids that take their drivers from the same place, each with the pools of its configuration."""
     from pwgrid.cli.ask_grid import ask
     from pwgrid.runtime.find_grids import find_running
 
@@ -65,13 +82,57 @@ def _check_unused(minor: str, settings: Settings) -> None:
             said = ask(grid, "settings")["settings"]
         except GridError:  # it has just ended, or is frozen: its processes tell
             continue
-        pools = said["pools"]["value"] if said["drivers_dir"]["value"] == settings.drivers_dir else []
+        if said["drivers_dir"]["value"] == settings.drivers_dir:
+            yield grid, said["pools"]["value"]
+
+
+def _check_not_configured(minor: str, settings: Settings) -> None:
+    """Raises GridError if a running grid has a pool of this version in its configuration: it could not start again."""
+    for grid, pools in _grids_with(settings):
         users = [pool["name"] for pool in pools if pool.get("playwright") == minor]
         if users:
             where = f"pool {', '.join(users)} of the grid at {grid.endpoint} (master pid {grid.pid})"
             raise GridError(
                 f"Playwright {minor} is in use by {where}: take it out of that pool, or stop that grid, first"
             )
+
+
+def _offer_no_more(minor: str, settings: Settings, host: Host) -> None:
+    """Has no new client get this version, and returns when nobody uses it any more. Raises GridError if there is none,
+    or if somebody installs it again meanwhile."""
+    from pwgrid.setup.drivers import is_offered_no_more, offer_no_more
+
+    offer_no_more(minor, settings)
+    told = ""
+    while True:
+        users = _users(minor, settings)
+        if not is_offered_no_more(minor, settings):
+            raise GridError(f"Playwright {minor} was installed again meanwhile, and stays")
+        if not users:
+            return
+        if users != told:
+            told = users
+            host.say(f"Playwright {minor}: no new client gets it; waits for {users}")
+        time.sleep(_LOOK_EVERY_S)  # noqa: TID251 - no event tells of processes of several grids
+
+
+def _users(minor: str, settings: Settings) -> str:
+    """Who uses this version, for people; empty for nobody. A pool that starts on demand ends with its last worker once
+    its master has seen that the driver leaves, and counts until then."""
+    from pwgrid.cli.ask_grid import ask
+    from pwgrid.setup.drivers import users_of
+
+    found = []
+    for grid, _ in _grids_with(settings):
+        with contextlib.suppress(GridError):  # it has just ended, or is frozen: its processes tell
+            status = ask(grid, "status")
+            for pool in status["pools"]:
+                if pool["playwright"] == minor:
+                    live = sum(worker["active"] or 0 for worker in status["workers"] if worker["pool"] == pool["name"])
+                    found.append(f"pool {pool['name']} ({counted(live, 'session')}) of the grid at {grid.endpoint}")
+    if not found and (pids := users_of(minor, settings)):
+        found.append(f"process {', '.join(map(str, pids))}")
+    return " and ".join(found)
 
 
 class LiveSteps(Steps):

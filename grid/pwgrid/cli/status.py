@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
 from typing import Any, NoReturn
 
 import click
@@ -125,11 +125,15 @@ def status_text(found: Found) -> str:
     lines += [] if is_ready else [f"NOT READY: {found['reason']}"]
     lines += [f"PROBLEM: {problem}" for problem in found["problems"]]
     has_several = len({pool.get("playwright") for pool in found["pools"]}) > 1
-    pools = [_pool_row(pool, found["workers"], with_version=has_several) for pool in found["pools"]]
+    workers_differ = len({worker.get("playwrightVersion") for worker in found["workers"]} - {None}) > 1
+    sessions = Counter[str]()
+    for worker in found["workers"]:
+        sessions[worker["pool"]] += worker["active"] or 0
+    pools = [_pool_row(pool, sessions[pool["name"]], with_version=has_several) for pool in found["pools"]]
     head = ("POOL", "WANTED", "AVAILABLE", "SPARE", "STARTING", "DRAINING", "SESSIONS", "SLOTS", "")
     waiting = [(each["pool"], each["run"], each["token"], each["waiting"]) for each in found["waitingByRun"]]
     line = ["", table(("WAITING FOR", "RUN", "TOKEN", "CLIENTS"), waiting)] if waiting else []
-    workers = [_worker_row(worker) for worker in found["workers"]]
+    workers = [_worker_row(worker, with_version=workers_differ) for worker in found["workers"]]
     memory = f"MEMORY ({host['memoryMetric'].upper()})"
     worker_head = ("WORKER", "POOL", "PID", "STATUS", "SESSIONS", "LIFETIME", memory, "")
     runs = [[run[what] for what in ("name", "run", "labels", "slots")] for run in found["runs"]]
@@ -143,9 +147,7 @@ def _without_master_text(found: Found) -> str:
     return "\n".join([one_line(line), "", table(("PROCESS", "WORKER", "PID"), rows)])
 
 
-def _pool_row(pool: Found, workers: Sequence[Found], *, with_version: bool) -> tuple[object, ...]:
-    name = pool["name"]
-    sessions = sum(worker["active"] or 0 for worker in workers if worker["pool"] == name)
+def _pool_row(pool: Found, sessions: int, *, with_version: bool) -> tuple[object, ...]:
     timeouts = pool["drainTimeouts"]
     labels, removed = ", ".join(pool["labels"]), "removed" if pool["removed"] else None
     isolation = pool.get("isolation", Isolation.CONTEXT)
@@ -162,12 +164,13 @@ def _pool_row(pool: Found, workers: Sequence[Found], *, with_version: bool) -> t
         labels,
     )
     figures = (pool["wanted"], pool["available"], pool["spare"], pool["starting"], pool["draining"])
-    return (name, *figures, sessions, pool["slots"], "; ".join(filter(None, remarks)))
+    return (pool["name"], *figures, sessions, pool["slots"], "; ".join(filter(None, remarks)))
 
 
-def _worker_row(worker: Found) -> tuple[object, ...]:
+def _worker_row(worker: Found, *, with_version: bool) -> tuple[object, ...]:
     size = worker["memoryMib"]  # by the metric of the limits; None until that is read, since RSS is another figure
     left = "" if worker["drainLeftS"] is None else f" ({worker['drainLeftS']:.0f} s left)"
+    state = (worker["reason"] or worker.get("suspect") or "") + left + _kept(worker.get("kept", 0))
     return (
         worker["id"],
         worker["pool"],
@@ -176,8 +179,14 @@ def _worker_row(worker: Found) -> tuple[object, ...]:
         f"{worker['active'] or 0}/{worker['slots']}",
         worker["lifetime"] or 0,
         "-" if size is None else f"{size} MiB",
-        (worker["reason"] or worker.get("suspect") or "") + left + _kept(worker.get("kept", 0)),
+        "; ".join(filter(None, (_version(worker) if with_version else "", state))),
     )
+
+
+def _version(worker: Found) -> str:
+    """The Playwright that it runs, which is another one than its pool's until it is replaced."""
+    version = worker.get("playwrightVersion")
+    return f"Playwright {version}" if version else ""
 
 
 def _kept(sessions: int) -> str:

@@ -1,7 +1,7 @@
 """Restricts what this process may use of its host, by the kernel, and becomes a command: that, and all that it starts,
 stays restricted.
 
-    python -I -S restricted_exec.py [--USE PATH ...] ... [--may-WHAT] ... -- COMMAND [ARGUMENT ...]
+    python -I -S restricted_exec.py [--USE PATH ...] ... [--may-WHAT] ... [--ends-with-PID] -- COMMAND [ARGUMENT ...]
 
 A browser's start waits for this program, so it imports little: json and typing would double the time that it takes.
 """
@@ -9,6 +9,7 @@ A browser's start waits for this program, so it imports little: json and typing 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import stat
 import struct
@@ -47,10 +48,13 @@ RIGHTS = {
 """What may be done with a path and all that is below it, by the use that is made of it. `files`: plain ones and
 directories. `unlisted`: the same for who knows their names. `listen`: on sockets."""
 
+ENDS_WITH = "--ends-with-"
+
 MAY = ("ports", "unix", "abstract")
 """What may be allowed besides: to listen on TCP ports, to open Unix sockets (beside pairs of them), and to connect to
 abstract ones of processes outside."""
 
+_SET_PARENT_DEATH_SIGNAL, _SIGKILL = 1, 9
 _SET_NO_NEW_PRIVS = 38
 _CAPABILITIES = struct.pack("=Ii", 0x20080522, 0)
 """The head of a question about capabilities: the third version of the answer, about this process."""
@@ -166,6 +170,14 @@ def _forbid_unix_sockets() -> None:
         return
 
 
+def end_with(parent: int) -> None:
+    """Has the kernel kill this process, and what it becomes, when its parent ends, or the thread of that which has
+    started it. Raises OSError if the parent is gone."""
+    _checked(_libc.prctl(_SET_PARENT_DEATH_SIGNAL, _SIGKILL, 0, 0, 0))
+    if os.getppid() != parent:
+        raise ProcessLookupError(errno.ESRCH, "its parent is gone")
+
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -191,12 +203,14 @@ def main(arguments: list[str]) -> None:
     """Becomes the command, or exits with one line on stderr that says why it cannot."""
     end = arguments.index("--")
     paths: dict[str, list[str]] = {}
-    may, use = set(), ""
+    may, use, parent = set(), "", 0
     for word in arguments[:end]:
         if word.startswith("/"):
             paths[use].append(word)
         elif word.startswith("--may-"):
             may.add(word[len("--may-") :])
+        elif word.startswith(ENDS_WITH):
+            parent = int(word[len(ENDS_WITH) :])
         else:
             use = word[2:]
             paths.setdefault(use, [])
@@ -204,6 +218,8 @@ def main(arguments: list[str]) -> None:
     doing = "confining it failed (CONFINE=off starts it without)"
     try:
         restrict(paths, may)
+        if parent:
+            end_with(parent)
         doing = f"executing {command[0]} failed"
         os.execv(command[0], command)
     except OSError as error:

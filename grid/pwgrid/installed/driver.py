@@ -22,6 +22,7 @@ OF_SYSTEM: Final = Path("/var/lib/pwgrid/drivers")
 
 _NODE: Final = "node"
 _CLI: Final = "package/cli.js"
+_LEAVING: Final = ".leaving-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +83,24 @@ def installed_drivers(*directories: Path) -> tuple[Driver, ...]:
     return tuple(sorted(found.values(), key=lambda each: order_of(each.version)))
 
 
+def leaving_mark(directory: Path, minor: str) -> Path:
+    """The file that says that the drivers of this minor version in this directory are about to be removed, so that no
+    pool gets them any more. Those who run one still read its files."""
+    return directory / f"{_LEAVING}{minor}"
+
+
 def _drivers_in(directories: tuple[Path, ...]) -> Iterator[Driver]:
-    """A directory for each, with its version as name; what is being unpacked has another one."""
+    """A directory for each, with its version as name; what is being unpacked has another one, and what is about to be
+    removed has a mark."""
     for directory in reversed(directories):  # where two have the same version, the first one counts
         try:
             names = os.listdir(directory)
         except OSError:  # there are none, or this user may not look
             continue
+        leaving = {name.removeprefix(_LEAVING) for name in names if name.startswith(_LEAVING)}
         for name in names:
+            if minor_of(name) in leaving:
+                continue
             driver = Driver(name, directory / name / _NODE, directory / name / _CLI)
             if name[:1].isdecimal() and os.access(driver.node, os.X_OK) and os.access(driver.cli, os.R_OK):
                 yield driver

@@ -35,6 +35,7 @@ from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.policy.arrival import UNIX, Arrivals
 from pwgrid.proxy.policy.refusal import stopping
+from pwgrid.proxy.protocol_description import ProtocolDescription
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.reap_workers import STOPPED, DeadWorkers, keep_reaping
 from pwgrid.proxy.roster import Roster
@@ -205,6 +206,7 @@ class Proxy:
             readiness=self.readiness,
             master=self.master,
             files=self.files,
+            protocol=ProtocolDescription(self.boot.runtime, self.roster, self.handoffs),
         )
 
     # Registry
@@ -213,7 +215,11 @@ class Proxy:
         self.registry.subscribe_slots(self._on_slots)
         # Nobody tells of a slot now: who waits is asked once by the selection without Redis, and heard of from then on.
         self.registry.client.on_lost(self.queue.wake)
+        self.registry.client.on_connect(self._redis_answers_again)
         await keep_reaping(self.registry, self.settings.reaper_run_interval)
+
+    def _redis_answers_again(self) -> None:
+        self._background_tasks.start(self.selector.give_back_unanswered(), "unanswered selections")
 
     def _on_slots(self, pool: str | None) -> None:
         self.queue.wake(pool)

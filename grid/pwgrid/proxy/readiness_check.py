@@ -9,7 +9,7 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.proxy.roster import PoolView, Roster
 from pwgrid.registry.records import RegistrySnapshot
 from pwgrid.registry.registry import Registry
-from pwgrid.registry.selectable_workers import Look, Verdict, can_serve
+from pwgrid.registry.selectable_workers import Look, Verdict, can_serve, until_all_serve
 from pwgrid.settings.model import Settings
 
 
@@ -23,7 +23,7 @@ class Readiness:
         self._looking: asyncio.Task[Look] | None = None
 
     async def verdict(self, found: RegistrySnapshot | None = None) -> Verdict:
-        """Returns whether the grid is ready now. `found` is the registry's snapshot, if the caller has one."""
+        """Returns whether the grid is ready now. `found` is a snapshot, or a `look`, if the caller has one."""
         if (not_ready := self._roster.not_ready()) is not None:
             return Verdict(not_ready)  # whatever Redis says
         look = found or await self._ask_redis()
@@ -42,14 +42,23 @@ class Readiness:
         return can_serve(None, look, pools, self._registry.now(), self._stale_s)
 
     async def _ask_redis(self) -> Look:
-        """Asks Redis. Returns what it says, or why it says nothing. Calls at the same time share one question: many
-        clients may have waited in vain."""
+        """Returns what Redis says, or why it says nothing. Calls at the same time share one look: many clients may have
+        waited in vain."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._read())
         return await asyncio.shield(self._looking)
 
+    async def look(self) -> RegistrySnapshot:
+        """Asks Redis for counters and totals, and for as many workers as tell that every pool can serve, else all.
+        Raises RegistryUnavailable."""
+        roster = self._roster
+        # By the master's figures a pool without an available worker serves nobody, whatever Redis says.
+        pools = [pool for pool in roster.pools.values() if pool.available]
+        own = [f"{worker.browser_type}:{worker.worker_id}" for worker in roster.workers.values()]
+        return await self._registry.look(own, until_all_serve(pools, self._registry.now(), self._stale_s))
+
     async def _read(self) -> Look:
         try:
-            return await self._registry.snapshot()
+            return await self.look()
         except RegistryUnavailable as error:
             return error

@@ -94,6 +94,7 @@ class Roster:
     workers: dict[str, WorkerView] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """What the master has counted, for /metrics."""
+    _without: dict[Protocol, frozenset[str]] = field(default_factory=dict)
 
     def replace(self, state: Mapping[str, Any]) -> None:
         """Takes over a `state` frame of the master (docs/architecture.md has its form)."""
@@ -114,6 +115,7 @@ class Roster:
             )
             for worker in state.get("workers", [])
         }
+        self._without = {}
         versions = self._versions()
         self.pools = {}
         for name, told in state.get("pools", {}).items():
@@ -141,14 +143,16 @@ class Roster:
         worker = self.workers.get(worker_id) if worker_id is not None else None
         return worker.pool if worker else None
 
-    def without(self, protocol: Protocol) -> set[str]:
+    def without(self, protocol: Protocol) -> frozenset[str]:
         """Returns the ids of the workers that do not serve clients of this protocol: those of an older version, while
         the grid is upgraded, and of browsers that have none. One that has not told its version has told nothing."""
-        return {
-            worker.worker_id
-            for worker in self.workers.values()
-            if worker.playwright_version and protocol not in worker.protocols
-        }
+        if protocol not in self._without:  # each client asks, and only another roster has another answer
+            self._without[protocol] = frozenset(
+                worker.worker_id
+                for worker in self.workers.values()
+                if worker.playwright_version and protocol not in worker.protocols
+            )
+        return self._without[protocol]
 
     def _versions(self) -> dict[str, set[str]]:
         """Returns by pool Playwright major.minor of its available workers."""

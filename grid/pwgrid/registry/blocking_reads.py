@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from pwgrid.common.session_lifecycle import LIVE
 from pwgrid.registry import records
 from pwgrid.registry.fault_of import NONSENSE, fault_of, write_fault
 from pwgrid.registry.open_redis import open_blocking
-from pwgrid.registry.records import RegistrySnapshot, SessionRecord
+from pwgrid.registry.records import RegistrySnapshot, SessionRecord, WorkerRecord
 from pwgrid.registry.scripts import write_probe
 
 TIMEOUT_S: Final = 1.0
@@ -28,13 +28,23 @@ _LATE_S: Final = 5.0
 """Redis may get a session's record up to this long after its `createdAt`."""
 
 
-def snapshot(url: str, prefix: str = "") -> RegistrySnapshot:
-    """Returns what Registry.snapshot returns. Raises RegistryUnavailable."""
+def snapshot(
+    url: str,
+    prefix: str = "",
+    first: Collection[str] = (),
+    is_enough: Callable[[RegistrySnapshot], bool] = lambda _found: False,
+) -> RegistrySnapshot:
+    """Returns what Registry.look returns. Raises RegistryUnavailable."""
     with _connected(url) as redis:
         replies = _pipeline(redis, records.snapshot_commands(prefix))
-        fields = records.worker_fields(replies)
-        hashes = _pipeline(redis, [("HGETALL", f"{prefix}worker:{name}") for name in fields])
-        return records.read_snapshot(replies, hashes, _write_fault(redis, prefix))
+        found = records.read_snapshot(replies, _write_fault(redis, prefix))
+        workers: dict[str, WorkerRecord] = {}
+        for some in records.chunks(records.worker_fields(replies, first)):
+            read = records.read_workers(some, _pipeline(redis, records.worker_commands(prefix, some)))
+            workers |= read
+            if is_enough(replace(found, workers=read)):
+                break
+    return replace(found, workers=dict(sorted(workers.items())))
 
 
 def latest_sessions(url: str, prefix: str = "", *, status: str | None = None, limit: int = 100) -> list[SessionRecord]:
@@ -82,7 +92,7 @@ class SessionWatch:
             begun = ("ZRANGEBYSCORE", prefix + records.INDEX, f"{since:f}", "+inf")
             *replies, ids = _pipeline(redis, [*records.snapshot_commands(prefix), begun])
             fields = records.worker_fields(replies)
-            workers = _pipeline(redis, [("HGETALL", f"{prefix}worker:{name}") for name in fields])
+            workers = _pipeline(redis, records.worker_commands(prefix, fields))
             live = _pipeline(redis, records.live_commands(prefix, fields))
             wanted = dict.fromkeys([*self._known, *ids, *chain.from_iterable(live)])
             found = _sessions(redis, prefix, wanted)
@@ -93,7 +103,7 @@ class SessionWatch:
             each.session_id: each for each in found if each.status in LIVE or each.created_at >= now - 2 * _LATE_S
         }
         return RegistryLook(
-            records.read_snapshot(replies, workers, fault),
+            replace(records.read_snapshot(replies, fault), workers=records.read_workers(fields, workers)),
             live=[each for each in found if each.status in LIVE],
             news=[
                 each for each in found if each.session_id not in before or before[each.session_id].status != each.status

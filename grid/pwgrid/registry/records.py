@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 from pwgrid.common.histogram import Histogram
@@ -57,6 +58,9 @@ TOKEN_ID = "tokenId"
 
 CAPS = "caps"
 """A field of a record: the caps that the session counts towards, comma-separated ("run:nightly")."""
+
+HASHES_AT_ONCE = 200
+"""How many hashes are read in one pipeline: selections of the same process wait for the one that is under way."""
 
 _TOO_LARGE = 2.0**53
 """From here on floats, and readers of JSON, skip whole numbers. The scripts have the same bound."""
@@ -340,24 +344,39 @@ def live_commands(prefix: str, fields: Iterable[str], at_most: int = 0) -> list[
     ]
 
 
-def worker_fields(replies: list[Any]) -> list[str]:
-    """Returns all workers' fields. `read_snapshot` takes the HGETALL replies of `worker:{field}` in this order."""
+def worker_fields(replies: list[Any], first: Collection[str] = ()) -> list[str]:
+    """Returns all workers' fields, those of `first` before all others."""
     active, lifetime, *_ = replies
-    return sorted(active.keys() | lifetime.keys())
+    there = active.keys() | lifetime.keys()
+    return sorted(there.intersection(first)) + sorted(there.difference(first))
 
 
-def read_snapshot(
-    replies: list[Any], hashes: Iterable[Mapping[str, str]], write_fault: RedisFault | None = None
-) -> RegistrySnapshot:
-    """Makes a snapshot from the replies to `snapshot_commands`, the workers' hashes, and what became of the
+def worker_commands(prefix: str, fields: Iterable[str]) -> list[tuple[str, ...]]:
+    """The commands whose replies `read_workers` takes."""
+    return [("HGETALL", f"{prefix}worker:{field}") for field in fields]
+
+
+def chunks(names: Iterable[str]) -> Iterator[list[str]]:
+    """Yields these names in parts that are read in one pipeline each."""
+    left = iter(names)
+    while some := [*islice(left, HASHES_AT_ONCE)]:
+        yield some
+
+
+def read_workers(fields: Iterable[str], hashes: Iterable[Mapping[str, str]]) -> dict[str, WorkerRecord]:
+    """Returns the records of these workers by their fields, without those that have none."""
+    return {name: WorkerRecord.read(name, values) for name, values in zip(fields, hashes, strict=True) if values}
+
+
+def read_snapshot(replies: list[Any], write_fault: RedisFault | None = None) -> RegistrySnapshot:
+    """Makes a snapshot, without workers, from the replies to `snapshot_commands` and what became of the
     `write_probe`."""
-    workers = zip(worker_fields(replies), hashes, strict=True)
     *found, repairs = replies
     active, lifetime, outcomes, taken_back, ends, lengths, leases, leases_taken_back = map(counts, found)
     return RegistrySnapshot(
         active=active,
         lifetime=lifetime,
-        workers={name: WorkerRecord.read(name, values) for name, values in workers if values},
+        workers={},
         outcomes=outcomes,
         counter_repairs=int(number(repairs)),
         taken_back=taken_back,

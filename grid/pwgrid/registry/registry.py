@@ -10,6 +10,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Set
+from dataclasses import replace
 from itertools import chain
 from typing import Final
 
@@ -246,16 +247,17 @@ class Registry:
 
     async def session_ids(
         self, fields: Collection[str], *, newest: int, at_most: int
-    ) -> tuple[frozenset[str], list[str]]:
-        """Returns ids: of these workers' live sessions (at most `at_most` with a slot of their own, and as many with a
-        lease's, for each worker), and of the `newest` sessions of all workers."""
-        *live, latest = await self.client.pipeline(
-            [
-                *records.live_commands(self._prefix, fields, at_most),
-                ("ZREVRANGE", self._prefix + records.INDEX, 0, newest - 1),
-            ]
-        )
-        return frozenset(session_id for ids in live for session_id in ids[:at_most]), latest
+    ) -> tuple[dict[str, frozenset[str]], list[str]]:
+        """Returns ids: by worker field of these workers' live sessions (at most `at_most` with a slot of their own, and
+        as many with a lease's, for each worker), and of the `newest` sessions of all workers."""
+        # These first: a session that begins meanwhile is among the live ones then.
+        latest: list[str] = await self.client.call("ZREVRANGE", self._prefix + records.INDEX, 0, newest - 1)
+        live: dict[str, frozenset[str]] = {}
+        for some in records.chunks(fields):
+            found = await self.client.pipeline(records.live_commands(self._prefix, some, at_most))
+            for field, own, leased in zip(some, found[::2], found[1::2], strict=True):
+                live[field] = frozenset([*own[:at_most], *leased[:at_most]])
+        return live, latest
 
     async def session_records(self, ids: Collection[str]) -> dict[str, SessionRecord]:
         """Returns records by id, without sessions that have none (any more)."""
@@ -358,15 +360,47 @@ class Registry:
 
     async def snapshot(self) -> RegistrySnapshot:
         """Reads workers, counters and totals."""
+        return await self.look()
+
+    async def look(
+        self, first: Collection[str] = (), is_enough: Callable[[RegistrySnapshot], bool] = lambda _found: False
+    ) -> RegistrySnapshot:
+        """As `snapshot`, but reads workers' records only until those that were read last are enough; the other workers
+        are missing then. Those of the fields `first` are read before all others."""
         async with self._deadline():
             commands = [*records.snapshot_commands(self._prefix), write_probe(self._prefix)]
             *replies, probed = await self.client.answers(commands)
             check(replies)
             with self._makes_sense():
-                fields = records.worker_fields(replies)
-            hashes = await self.client.pipeline([("HGETALL", f"{self._prefix}worker:{name}") for name in fields])
-        with self._makes_sense():
-            return records.read_snapshot(replies, hashes, write_fault(probed))
+                fields = records.worker_fields(replies, first)
+                found = records.read_snapshot(replies, write_fault(probed))
+            workers: dict[str, WorkerRecord] = {}
+            for some in records.chunks(fields):
+                hashes = await self.client.pipeline(records.worker_commands(self._prefix, some))
+                with self._makes_sense():
+                    read = records.read_workers(some, hashes)
+                workers |= read
+                if is_enough(replace(found, workers=read)):
+                    break
+        return replace(found, workers=dict(sorted(workers.items())))
+
+    async def worker_page(self, *, limit: int, cursor: str | None = None) -> tuple[RegistrySnapshot, str | None]:
+        """Returns at most `limit` workers, in the order of their fields, with all counters and no totals; and the
+        cursor of the next page, None at the end. `cursor` is the previous page's; a worker that comes or goes does not
+        shift the pages."""
+        workers: dict[str, WorkerRecord] = {}
+        async with self._deadline():
+            replies = await self.client.pipeline([("HGETALL", key) for key in self._counters])
+            with self._makes_sense():
+                left = [field for field in records.worker_fields(replies) if field > (cursor or "")]
+                active, lifetime = map(records.counts, replies)
+            while left and len(workers) < limit:
+                wanted = min(limit - len(workers), records.HASHES_AT_ONCE)
+                some, left = left[:wanted], left[wanted:]
+                hashes = await self.client.pipeline(records.worker_commands(self._prefix, some))
+                with self._makes_sense():
+                    workers |= records.read_workers(some, hashes)
+        return RegistrySnapshot(active, lifetime, workers, {}, 0), some[-1] if left else None
 
     def subscribe_commands(self, browser_type: BrowserType, worker_id: str, callback: Callable[[], None]) -> None:
         """Calls `callback` when there may be a command for this worker, and after each (re)connection to Redis.
@@ -463,10 +497,12 @@ class Registry:
 
     async def _records(self, kind: HeldAs, ids: Collection[str]) -> dict[str, SessionRecord]:
         """Returns the records of sessions, or of leases, by their ids, without those that are gone."""
-        hashes = await self.client.pipeline([("HGETALL", self._prefix + records.key_of(kind, id_)) for id_ in ids])
-        found = zip(ids, hashes, strict=True)
-        with self._makes_sense():
-            return {id_: SessionRecord.read(id_, values) for id_, values in found if values}
+        read: dict[str, SessionRecord] = {}
+        for some in records.chunks(ids):
+            hashes = await self.client.pipeline([("HGETALL", self._prefix + records.key_of(kind, id_)) for id_ in some])
+            with self._makes_sense():
+                read |= {id_: SessionRecord.read(id_, found) for id_, found in zip(some, hashes, strict=True) if found}
+        return read
 
     async def _entries(self, index: str, score: str, last_id: str | None) -> list[tuple[str, float]]:
         """Returns the next ids with their times, after `last_id`, which may share its millisecond with others."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,8 +47,7 @@ def can_serve(not_ready: str | None, look: Look, pools: Iterable[Pool], now: flo
         return Verdict(not_ready)
     if isinstance(look, RegistryUnavailable) or look.write_fault is not None:
         return Verdict(None, f"clients are served without Redis: {without_places(_fault(look))}")
-    reasons = (why_cannot_serve(look, pool, now, stale_s) for pool in pools)
-    return Verdict("; ".join(filter(None, reasons)) or None)
+    return Verdict("; ".join(why_cannot_serve(look, pools, now, stale_s).values()) or None)
 
 
 def _fault(look: Look) -> str:
@@ -56,18 +55,34 @@ def _fault(look: Look) -> str:
     return str(look) if fault is None else fault.what
 
 
-def why_cannot_serve(found: RegistrySnapshot, pool: Pool, now: float, stale_s: float) -> str | None:
-    """Returns why a selection would choose no worker of this pool even if all slots were free; None when it would
-    choose one."""
-    obstacles = [
-        _obstacle(worker, found.lifetime.get(field, 0), pool.lifetime, now, stale_s)
-        for field, worker in found.workers.items()
-        if (worker.pool, worker.browser_type) == (pool.name, pool.browser_type)
-    ]
-    if None in obstacles:
-        return None
-    listed = ", ".join(f"{count} {what}" for what, count in Counter(obstacles).items())
-    return f"no {pool.name} worker can be chosen: in Redis {listed or 'none is registered'}"
+def why_cannot_serve(found: RegistrySnapshot, pools: Iterable[Pool], now: float, stale_s: float) -> dict[str, str]:
+    """Returns by pool why a selection would choose no worker of it even if all slots were free, without the pools of
+    which it would choose one."""
+    wanted = {(pool.name, pool.browser_type): pool for pool in pools}
+    obstacles = {named: Counter[str | None]() for named in wanted}
+    for field, worker in found.workers.items():
+        if (pool := wanted.get((worker.pool, worker.browser_type))) is not None:
+            obstacle = _obstacle(worker, found.lifetime.get(field, 0), pool.lifetime, now, stale_s)
+            obstacles[worker.pool, worker.browser_type][obstacle] += 1
+    return {name: _no_worker(name, counts) for (name, _), counts in obstacles.items() if None not in counts}
+
+
+def until_all_serve(pools: Iterable[Pool], now: float, stale_s: float) -> Callable[[RegistrySnapshot], bool]:
+    """Returns a function that is told of workers again and again, a part of them at a time, and returns whether each of
+    these pools has had one that can be chosen: then a grid that serves need not read the rest of its workers."""
+    lacking = list(pools)
+
+    def is_enough(found: RegistrySnapshot) -> bool:
+        still = why_cannot_serve(found, lacking, now, stale_s)
+        lacking[:] = [pool for pool in lacking if pool.name in still]
+        return not lacking
+
+    return is_enough
+
+
+def _no_worker(pool: str, obstacles: Mapping[str | None, int]) -> str:
+    listed = ", ".join(f"{count} {what}" for what, count in obstacles.items())
+    return f"no {pool} worker can be chosen: in Redis {listed or 'none is registered'}"
 
 
 def _obstacle(worker: WorkerRecord, lifetime: int, max_lifetime: int, now: float, stale_s: float) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import select
 import shutil
 import stat
@@ -37,6 +38,11 @@ KEPT_FILES: Final = "files"
 SESSION_FILES: Final = "files"
 """In a worker's directory: a link for each session with files; its text is the name of the directory that has them."""
 
+PROTOCOLS: Final = "devtools"
+"""The directory for descriptions of the DevTools protocol, by versions of Chromium."""
+
+_VERSION: Final = re.compile(r"[0-9]+(\.[0-9]+){0,5}")
+
 _MOST_BYTES: Final = 1 << 20
 _TRIES: Final = 100
 _TRY_MS: Final = 20
@@ -65,6 +71,13 @@ class LockContent:
     def is_held(self) -> bool:
         """Whether that master lives."""
         return find_process(self.pid, self.create_time) is not None
+
+
+def protocol_file(runtime: Path, version: str) -> Path:
+    """Where the protocol of this version of Chromium is described. Raises ValueError for what is no version."""
+    if not _VERSION.fullmatch(version):
+        raise ValueError(f"{version[:40]!r} is no version of a browser")
+    return runtime / PROTOCOLS / f"{version}.json"
 
 
 def base_dir(setting: str | None = None) -> Path:

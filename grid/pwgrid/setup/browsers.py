@@ -8,7 +8,7 @@ import re
 import socket
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
@@ -105,20 +105,27 @@ def setup(
 
 
 def _try_pairs(pools: Iterable[PoolSettings], settings: Settings, host: Host, places: SearchPaths) -> None:
-    """Opens a page with each other driver in each kind of browser that a pool has, unless a pool has just this pair;
-    says which of them work. A pair that does not is no fault: no pool names it."""
+    """Opens a page in each of `other_pairs`; says which of them work. A pair that does not is no fault: no pool names
+    it."""
+    for pair, driver in other_pairs(pools, settings, places):
+        try:
+            _Setup(settings.of_pool(pair), pair, host, replace(places, driver=driver), None).find_or_get()
+        except GridError as fault:
+            what = f"{pair.browser_type} with Playwright {driver.version}"
+            host.say(f"{what}: skipped, a pool with this pair would not start: {fault}")
+
+
+def other_pairs(
+    pools: Iterable[PoolSettings], settings: Settings, places: SearchPaths
+) -> Iterator[tuple[PoolSettings, Driver]]:
+    """Each other driver with each kind of browser that a pool has, unless a pool has just this pair: what a pool that
+    starts on demand would have."""
     named = {(pool.browser_type, pool.playwright) for pool in pools}
     first = {pool.browser_type: pool for pool in reversed(list(pools))}
     for driver in other_drivers(settings, places):
         for pool in first.values():
-            if (pool.browser_type, driver.minor) in named:
-                continue
-            pair = replace(pool, playwright=driver.minor)
-            try:
-                _Setup(settings.of_pool(pair), pair, host, replace(places, driver=driver), None).find_or_get()
-            except GridError as fault:
-                what = f"{pool.browser_type} with Playwright {driver.version}"
-                host.say(f"{what}: skipped, a pool with this pair would not start: {fault}")
+            if (pool.browser_type, driver.minor) not in named:
+                yield replace(pool, playwright=driver.minor), driver
 
 
 def other_drivers(settings: Settings, places: SearchPaths) -> list[Driver]:
@@ -275,12 +282,9 @@ class _Setup:
             raise
         self.host.say(f"{browser}: version {trial.version} opened a page after {trial.seconds:.1f} s")
         self._write_down(browser, trial)
-        distance = distance_of(trial.version, made_for(browser.browser_type, self.places))
+        distance = distance_of(trial.version, made_for(browser.browser_type, self.places), browser.driver)
         if browser.source != "playwright" and distance:
-            self.host.say(
-                f"{browser.browser_type}: {distance}; `playwright install {browser.browser_type}` downloads that one,"
-                " and so does `pwgrid setup --prefer playwright`"
-            )
+            self.host.say(f"{browser.browser_type}: {distance}; `pwgrid setup --prefer playwright` downloads that one")
 
     def _write_down(self, browser: FoundBrowser, trial: Trial) -> None:
         if not browser.executable:  # Playwright finds a channel's by itself, and there is no other to choose
@@ -306,15 +310,16 @@ def _identity(browser: FoundBrowser) -> str:
     return f"{browser.executable} {file.st_size} {file.st_mtime_ns}"
 
 
-def distance_of(version: str, wanted: str) -> str:
-    """A sentence on how many major versions a browser is from the one that the driver is made for; empty for none, or
-    where one of the two is not known."""
+def distance_of(version: str, wanted: str, driver: Driver) -> str:
+    """A sentence on how many major versions a browser is from the one that the driver is made for (`wanted`); empty for
+    none, or where one of the two is not known."""
     here, there = version.partition(".")[0], wanted.partition(".")[0]
     if not (here.isdecimal() and there.isdecimal()) or here == there:
         return ""
     distance = abs(int(here) - int(there))
     side = "behind" if int(here) < int(there) else "ahead of"
-    return f"{here} is {distance} major version{'s'[: distance > 1]} {side} {there}, which this Playwright is made for"
+    which = f"which Playwright {driver.version} is made for"
+    return f"{here} is {distance} major version{'s'[: distance > 1]} {side} {there}, {which}"
 
 
 def _run_fault(driver: Driver, host: Host) -> str | None:

@@ -32,7 +32,7 @@ from pwgrid.settings.load import Loaded, how_to_unset
 from pwgrid.settings.model import Settings
 from pwgrid.settings.own_playwright import own_minor
 from pwgrid.settings.pools import PoolSettings
-from pwgrid.setup.browsers import distance_of, launch_once
+from pwgrid.setup.browsers import distance_of, launch_once, other_pairs
 from pwgrid.setup.drivers import fault_of
 from pwgrid.setup.ffmpeg import find_ffmpeg
 from pwgrid.setup.headed import why_not_headed
@@ -65,6 +65,9 @@ def examine(loaded: Loaded) -> Iterator[Finding]:
     yield from _drivers(settings)
     for pool in settings.pools_with_workers():
         yield from _browser(pool, settings, places)
+    for pair, _ in other_pairs(settings.pools_with_workers(), settings, places) if settings.on_demand else ():
+        on_demand = replace(pair, name=f"{pair.browser_type}-{pair.playwright}")
+        yield from _browser(on_demand, settings, places, fails="warn")
     fault = find_ffmpeg(places)
     yield Finding("video", "warn", fault, "pwgrid setup --video") if fault else Finding("video", "good", "ffmpeg works")
     yield _headed(settings, places)
@@ -92,21 +95,24 @@ def _drivers(settings: Settings) -> Iterator[Finding]:
         yield Finding("driver", level, f"Playwright {driver.version}: {fault}", to_do)
 
 
-def _browser(pool: PoolSettings, settings: Settings, places: SearchPaths) -> Iterator[Finding]:
+def _browser(pool: PoolSettings, settings: Settings, places: SearchPaths, fails: Level = "bad") -> Iterator[Finding]:
+    """Launches the browser of a pool with its Playwright; `fails` is the level if that fails."""
     get = f"pwgrid setup --{pool.browser_type} 1" if pool.is_short_form else "pwgrid setup"
     try:
         browser = find_for_pool(pool, settings, places)
         trial = launch_once(browser, settings.of_pool(pool), pool)
     except GridError as error:
-        yield Finding(pool.name, "bad", error.sentence, get)
+        yield Finding(pool.name, fails, error.sentence, get)
         return
     what = browser.executable or f"channel {browser.channel}"
     yield Finding(
         pool.name,
         "good",
-        f"{what} ({browser.source}), version {trial.version}, a page after {trial.seconds:.1f} s",
+        f"{what} ({browser.source}), version {trial.version}, with Playwright {browser.driver.version} a page after "
+        f"{trial.seconds:.1f} s",
     )
-    if distance := distance_of(trial.version, made_for(pool.browser_type, replace(places, driver=browser.driver))):
+    wanted = made_for(pool.browser_type, replace(places, driver=browser.driver))
+    if distance := distance_of(trial.version, wanted, browser.driver):
         yield Finding(pool.name, "warn", distance, f"{get} --prefer playwright")
 
 

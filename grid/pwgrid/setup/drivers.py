@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -19,7 +19,7 @@ import psutil
 
 from pwgrid.common.errors import GridError, system_error
 from pwgrid.common.playwright_version import MINOR, minor_of, order_of
-from pwgrid.installed.driver import Driver, drivers_directories, installed_drivers, own_driver
+from pwgrid.installed.driver import Driver, drivers_directories, installed_drivers, leaving_mark, own_driver
 from pwgrid.settings.model import Settings
 from pwgrid.setup.packages import INSTALL_TIMEOUT_S, Host, output_of
 from pwgrid.worker.browser.launch import CHECK_DRIVER
@@ -64,6 +64,7 @@ def _get(minor: str, settings: Settings, host: Host) -> None:
     if minor == own.minor:
         return host.say(f"Playwright {minor}: pwgrid's own driver, {own.version}")
     directories = drivers_directories(settings)
+    _keep_after_all(minor, directories)
     known = [each for each in installed_drivers(*directories) if each.minor == minor]
     if known:
         fault = fault_of(known[0])
@@ -156,17 +157,46 @@ def fault_of(driver: Driver) -> str | None:
     )
 
 
+def _keep_after_all(minor: str, directories: Iterable[Path]) -> None:
+    """Ends what `offer_no_more` began: pools get these drivers again. Raises GridError."""
+    for mark in (leaving_mark(directory, minor) for directory in directories):
+        try:
+            mark.unlink(missing_ok=True)
+        except OSError as error:
+            raise GridError(f"it is about to be removed, and {mark} cannot be: {system_error(error)}") from error
+
+
+def offer_no_more(minor: str, settings: Settings) -> None:
+    """Marks the drivers of this version, so that no pool gets them any more: a running grid sees it within seconds, has
+    its pools on demand take no new clients, and lets their sessions end. Raises GridError when there are none."""
+    marks = list(dict.fromkeys(leaving_mark(path.parent, minor) for path in _installed(minor, settings)))
+    for mark in marks:
+        try:
+            mark.touch()
+        except OSError as error:
+            for made in marks[: marks.index(mark)]:
+                made.unlink(missing_ok=True)
+            raise GridError(f"the driver in {mark.parent} cannot be removed: {system_error(error)}") from error
+
+
+def is_offered_no_more(minor: str, settings: Settings) -> bool:
+    """Whether `offer_no_more` still holds. It ends when somebody installs the version again."""
+    return all(leaving_mark(path.parent, minor).exists() for path in _places_of(minor, settings))
+
+
+def users_of(minor: str, settings: Settings) -> list[int]:
+    """The processes that run a driver of this version; of those whose programs this user may not see, none."""
+    return sorted({pid for path in _places_of(minor, settings) for pid in _processes_of(path)})
+
+
 def remove_driver(minor: str, settings: Settings, host: Host) -> None:
     """Raises GridError while a process runs it, and when there is none."""
-    if minor == own_driver().minor:
-        raise GridError(f"Playwright {minor} is pwgrid's own, and is removed with it", 2)
-    found = list(_places_of(minor, settings))
-    if not found:
-        raise GridError(f"no driver of Playwright {minor} is installed here")
-    users = sorted({pid for path in found for pid in _processes_of(path)})
-    if users:
+    found = _installed(minor, settings)
+    if users := users_of(minor, settings):
         pids = ", ".join(map(str, users))
-        raise GridError(f"Playwright {minor} is in use (process {pids}): end the grid's pool that has it first")
+        raise GridError(
+            f"Playwright {minor} is in use (process {pids}): `pwgrid setup --remove {minor} --when-idle` waits for that"
+        )
     for path in found:
         try:
             old = Path(tempfile.mkdtemp(prefix=_REMOVED, dir=path.parent))
@@ -174,7 +204,18 @@ def remove_driver(minor: str, settings: Settings, host: Host) -> None:
             shutil.rmtree(old)
         except OSError as error:
             raise GridError(f"the driver in {path} cannot be removed: {system_error(error)}") from error
+        leaving_mark(path.parent, minor).unlink(missing_ok=True)
         host.say(f"Playwright {minor}: removed {path}")
+
+
+def _installed(minor: str, settings: Settings) -> list[Path]:
+    """Where this version is installed. Raises GridError if it is nowhere, or pwgrid's own."""
+    if minor == own_driver().minor:
+        raise GridError(f"Playwright {minor} is pwgrid's own, and is removed with it", 2)
+    found = list(_places_of(minor, settings))
+    if not found:
+        raise GridError(f"no driver of Playwright {minor} is installed here")
+    return found
 
 
 def _places_of(minor: str, settings: Settings) -> Iterator[Path]:

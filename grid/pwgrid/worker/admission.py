@@ -10,6 +10,7 @@ from pwgrid.common.types import Protocol
 from pwgrid.registry.records import OF_LEASE, TOKEN
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer
+from pwgrid.worker.describe_protocol import DESCRIBE, ProtocolDescriber
 from pwgrid.worker.handoff_server import HandoffServer
 from pwgrid.worker.holders import REVOKED, End, Holder, OfferedClient
 from pwgrid.worker.leases import Leases
@@ -36,6 +37,7 @@ class Admission:
         self.tokens = TokenCheck(boot.tokens_file)
         self.sessions = Sessions(boot, slots, registry_sync, handoff, on_offered, on_served)
         self.leases = Leases(slots, boot.directory / "leases.json", grace_s, registry_sync, self.sessions, self.tokens)
+        self._describer = ProtocolDescriber(boot)
         self._slots = slots
         self._registry_sync = registry_sync
         self._handoff = handoff
@@ -63,6 +65,8 @@ class Admission:
     def asked(self, link: int, message: Mapping[str, Any]) -> dict[str, Any] | Awaitable[dict[str, Any]]:
         """Returns the answer to a proxy's request, perhaps later. Raises KeyError, TypeError or ValueError for a
         malformed one."""
+        if message["do"] == DESCRIBE:
+            return self._describer.written(str(message["id"]))
         if message["do"] not in ("end session", "tell of session"):
             return self.leases.asked(link, message)
         session_id = str(message["id"])

@@ -7,6 +7,7 @@ import asyncio
 import mmap
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -31,6 +32,12 @@ _READ_BYTES: Final = 4096
 
 _MOST_UNTOLD: Final = 100
 """Ends of traced sessions that are kept while no proxy is there."""
+
+PROMISE_S: Final = 2.0
+"""For so long a proxy waits for a worker that works on its answer and is not heard of: then it is frozen, or as good as
+that, and another worker gets the client."""
+
+PROMISE_AGAIN_S: Final = 0.5
 
 SHORTAGE_S: Final = 0.2
 """How long it accepts no proxy when no descriptor is free: the listener stays readable, so the loop would not wait."""
@@ -188,6 +195,7 @@ class HandoffServer:
                 partial(self._send, link),
                 until,
                 said.get("joins", ""),
+                said.get("page", False) is True,
             )
         except (OSError, ValueError, TypeError, KeyError) as error:
             for each in fds:
@@ -198,7 +206,11 @@ class HandoffServer:
         self._on_offer(client)
 
     async def _answer(self, link: socket.socket, number: str, reply: Awaitable[dict[str, Any]]) -> None:
-        self._send(link, orjson.dumps({**await reply, "asked": number}))
+        answer = asyncio.ensure_future(reply)
+        while not (await asyncio.wait([answer], timeout=PROMISE_AGAIN_S))[0]:
+            promised = time.monotonic() + PROMISE_S
+            self._send(link, orjson.dumps({"asked": number, "acquiring": True, "promised": promised}))
+        self._send(link, orjson.dumps({**await answer, "asked": number}))
 
     def _send(self, link: socket.socket, reply: bytes) -> None:
         if link not in self._links:

@@ -120,6 +120,8 @@ class OfferedClient:
     """Until when it may be served where it waits for a browser of its own (CLOCK_MONOTONIC); 0: until `deadline`."""
     joins: str = ""
     """The id of the session that it joins; `session` is then no session of its own, only what the answer names."""
+    is_of_page: bool = False
+    """Whether its connection is to the first page of the browser, not to the browser."""
 
     def own_browser(self) -> OwnBrowser:
         """The browser of its own that its pool or its lease gives it: one like all others of the pool."""

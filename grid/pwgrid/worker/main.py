@@ -397,7 +397,8 @@ class Worker:
             lambda result: self.control.event("canary", {"s": result.duration_ms / 1000, "ok": result.ok})
         )
         if evidence is not None:
-            log.error("browser_sick", error=evidence, sessions=len(self.slots.live))
+            version = server.ready.playwright_version
+            log.error("browser_sick", error=evidence, playwright=version, sessions=len(self.slots.live))
             server.cut_hanging(EndReason.BROWSER_SICK, health.times.try_s)
             self.ask_drain(Reason(WorkerEnd.CANARY, why(evidence)), DrainTime.RECYCLE)
 

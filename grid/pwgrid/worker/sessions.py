@@ -19,7 +19,7 @@ from pwgrid.registry.records import ISOLATION, OF_LEASE, PROTOCOL, TOKEN, TOKEN_
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer
 from pwgrid.worker.browser.session_browsers import SessionBrowsers
-from pwgrid.worker.handoff_server import HandoffServer
+from pwgrid.worker.handoff_server import PROMISE_AGAIN_S, PROMISE_S, HandoffServer
 from pwgrid.worker.holders import End, Kept, LiveSession, OfferedClient, OwnBrowser, ProfileCopy, SessionClosed
 from pwgrid.worker.profiles import SessionProfiles
 from pwgrid.worker.registry_sync import RECORD_AT_ONCE, RECORD_DELAY_S, RegistrySync
@@ -33,13 +33,6 @@ CLOSE_GRACE_S: Final = 5.0
 PROFILE_GRACE_S: Final = 15.0
 """The same where one of them has a profile, which its browser writes and this worker saves. The master waits longer
 (DRAIN_GRACE_S in pwgrid/master/policy/worker_state_machine.py)."""
-
-
-PROMISE_S: Final = 2.0
-"""For so long a proxy waits for a worker that acquires a browser and is not heard of: then it is frozen, or as good as
-that, and another worker gets the client."""
-
-PROMISE_AGAIN_S: Final = 0.5
 
 
 @dataclass(slots=True)
@@ -293,8 +286,8 @@ class Sessions:
     def end_kept(self, reason: Reason[EndReason], only: str | None = None) -> None:
         """Ends the kept sessions, or only this one if it is kept."""
         for session in self._slots.kept():
-            if only in (None, session.id):
-                self.end(session.id, reason)
+            if only in (None, session.id) and self.server is not None:
+                self.server.end_kept(session.id, reason)
 
     def end_browser(self, pid: int) -> None:
         """Ends the session that has this browser alone: this worker takes too much memory, and it takes the most."""

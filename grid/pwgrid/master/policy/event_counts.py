@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pwgrid.common.histogram import CANARY_BOUNDS_S, DRAIN_BOUNDS_S, LAUNCH_BOUNDS_S, Histogram
@@ -54,16 +55,28 @@ SIGNALS: Final = (  # noqa: SIM905 - as a list it is a screen
 """The signals that end processes. Any other is OTHER."""
 
 
+@dataclass(slots=True)
+class Canaries:
+    """Tries of browsers with one Playwright: how long a page took in seconds, and how many did not come."""
+
+    pages: Histogram = field(default_factory=lambda: Histogram(CANARY_BOUNDS_S))
+    failures: int = 0
+
+    def as_data(self) -> list[float]:
+        """The failures, then the histogram: all pools have to fit into one frame."""
+        return [self.failures, *self.pages.as_data()]
+
+
 class EventCounts:
     """Histograms in seconds: `launch` is the time from the fork until a worker is warm, `drain` how long the sessions
-    of a drain went on, `canary` the time to a page that the grid opens itself."""
+    of a drain went on. `canaries` are the pages that the grid opens itself, by the Playwright (major.minor) of the
+    worker: while a pool's workers are replaced by those of another version, it has both."""
 
     def __init__(self) -> None:
         self.starts = 0
         self.launch = Histogram(LAUNCH_BOUNDS_S)
         self.drain = Histogram(DRAIN_BOUNDS_S)
-        self.canary = Histogram(CANARY_BOUNDS_S)
-        self.canary_failures = 0
+        self.canaries: defaultdict[str, Canaries] = defaultdict(Canaries)
         # All begin at 0: Prometheus sees no increase in a series that begins with its first event.
         self._recycles = Counter(dict.fromkeys(RECYCLES, 0))
         self._deaths = Counter(dict.fromkeys(((kind.value, NO_SIGNAL) for kind in DEATHS), 0))
@@ -79,12 +92,17 @@ class EventCounts:
         known = reason.signal if reason.signal in SIGNALS else WorkerEnd.OTHER.value
         self._deaths[kind.value, known if reason.signal else NO_SIGNAL] += 1
 
-    def tried(self, seconds: float, *, is_well: bool) -> None:
-        """A browser was tried (canary), and took `seconds`."""
+    def offers(self, playwright: str) -> None:
+        """The pool has this version: its canaries begin at 0."""
+        self.canaries[playwright]
+
+    def tried(self, playwright: str, seconds: float, *, is_well: bool) -> None:
+        """A browser of this Playwright was tried (canary), and took `seconds`."""
+        canaries = self.canaries[playwright]
         if is_well:
-            self.canary.observe(seconds)
+            canaries.pages.observe(seconds)
         else:
-            self.canary_failures += 1
+            canaries.failures += 1
 
     def server_failed(self, kind: str, times: int) -> None:
         """Nobody waited for an error in a browser server."""
@@ -97,7 +115,6 @@ class EventCounts:
             "deaths": [[*death, count] for death, count in self._deaths.items()],
             "launch": self.launch.as_data(),
             "drain": self.drain.as_data(),
-            "canary": self.canary.as_data(),
-            "canaryFailures": self.canary_failures,
+            "canaries": {version: canaries.as_data() for version, canaries in self.canaries.items()},
             "serverErrors": dict(self._server_errors),
         }

@@ -52,7 +52,7 @@ class Demand:
     `waiting` are clients in its line, `active` sessions and leases, as reported last. `used_at`: when it was last in
     use; `waits_since`: since when clients wait although all of its workers serve. `failure` says why its last worker
     failed, after which none may start before `not_before`. `room`: how many more workers the host has memory for;
-    `no_room`: why that is none.
+    `hindrance`: why none can start: it has no memory, or what they need is missing.
     """
 
     wanted: int
@@ -67,7 +67,7 @@ class Demand:
     failure: str | None = None
     not_before: float = -math.inf
     room: int = 0
-    no_room: str | None = None
+    hindrance: str | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -91,8 +91,8 @@ def answer(pool: Demand, now: float, idle_s: float) -> Answer:
     used_at = now if pool.waiting or pool.active else pool.used_at
     if pool.is_empty and pool.failure and now < pool.not_before:
         return Answer(0, used_at, refusal=pool.failure, look_at=pool.not_before)
-    if pool.is_empty and pool.waiting and pool.no_room:
-        return Answer(0, used_at, refusal=pool.no_room)
+    if pool.is_empty and pool.waiting and pool.hindrance:
+        return Answer(0, used_at, refusal=pool.hindrance)
     if not pool.waiting and (not pool.wanted or now >= used_at + idle_s):
         return Answer(0, used_at)
     waits = pool.waiting > 0 and 0 < pool.wanted <= pool.available

@@ -74,6 +74,7 @@ class Pool:
         self.starts_s: deque[float] = deque(maxlen=STARTS)
         """How long its last browsers took from the fork of their worker until they were warm."""
         self.tally = EventCounts()
+        self.tally.offers(settings.playwright)
         self.drain_timeouts = 0
         """How many drains ran out of time and cut sessions."""
         self.refusal: str | None = None
@@ -120,6 +121,7 @@ class Pool:
         demand until now."""
         was_on_demand = self.settings.on_demand
         self.settings = settings
+        self.tally.offers(settings.playwright)
         if self.is_removed or (was_on_demand and not settings.on_demand):
             self.is_removed = False
             self.scale(0 if settings.on_demand else settings.workers)
@@ -141,9 +143,9 @@ class Pool:
         if self.settings.on_demand and not self.is_removed:
             self.scale(sum(worker.life.is_capacity for worker in self.members))
 
-    def follow_demand(self, now: float, waiting: int, idle_s: float, room: int, no_room: str | None) -> float:
+    def follow_demand(self, now: float, waiting: int, idle_s: float, room: int, hindrance: str | None) -> float:
         """Want as many workers as its clients need now. `waiting` are those in its line; the host has memory for `room`
-        more workers, and `no_room` says why for none. Returns when there may be more to do (monotonic seconds)."""
+        more workers; `hindrance` says why none can start. Returns when there may be more to do (monotonic seconds)."""
         count = Counter(worker.life.status for worker in self.members)
         if any(worker.counted_at > now for worker in self.members):  # it has not said yet whether it has sessions
             self._used_at = now
@@ -161,7 +163,7 @@ class Pool:
                 failure=self.backoff.reason,
                 not_before=self.backoff.not_before,
                 room=room,
-                no_room=no_room,
+                hindrance=hindrance,
             ),
             now,
             idle_s,
@@ -169,11 +171,6 @@ class Pool:
         self._used_at, self._waits_since, self.refusal = found.used_at, found.waits_since, found.refusal
         self.scale(found.workers)
         return found.look_at
-
-    def cannot_be_prepared(self, reason: str) -> None:
-        """Want no workers, since what they need is missing."""
-        self.scale(0)
-        self.refusal = reason
 
     def failed(self, worker: WorkerOfPool, now: float) -> None:
         """Count a worker that ended unplanned."""

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import structlog
 
+from pwgrid.common.playwright_version import minor_of
 from pwgrid.common.reasons import Reason, WorkerEnd, of_sessions
 from pwgrid.common.selectors_loop import Loop, Timer
 from pwgrid.common.types import BrowserType
@@ -140,6 +141,11 @@ class Worker:
     def reason(self) -> Reason[WorkerEnd] | None:
         """Why it ends, or will be replaced."""
         return self.life.reason or self.recycle
+
+    @property
+    def playwright(self) -> str:
+        """The version that it runs, as major.minor: until it is replaced, it may be another one than its pool's."""
+        return minor_of(self.launched.get("playwrightVersion") or self.pool.settings.playwright)
 
     def status_reply(self) -> dict[str, Any]:
         reason = self.reason
@@ -293,7 +299,8 @@ class Worker:
             self.mark(self.recycle or Reason.read(data.get("reason"), _OUTDATED))
             return
         if name == "canary":
-            tally.tried(validate_reports.seconds(data.get("s")) or 0.0, is_well=bool(data.get("ok")))
+            seconds = validate_reports.seconds(data.get("s")) or 0.0
+            tally.tried(self.playwright, seconds, is_well=bool(data.get("ok")))
             return
         for kind, number in dict(data.get("counts", {})).items():
             tally.server_failed(kind, validate_reports.count(number))

@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from pwgrid.common.errors import GridError
+from pwgrid.common.playwright_version import minor_of
 from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame
@@ -111,11 +112,12 @@ class Workers:
         idle_s, look_at = self._config.settings.on_demand_idle, math.inf
         for pool in self.pools.values():
             if pool.settings.on_demand:
-                had = pool.workers
-                look_at = min(look_at, pool.follow_demand(now, demand.get(pool.name, 0), idle_s, room, no_room))
+                had, waiting = pool.workers, demand.get(pool.name, 0)
+                hindrance = no_room
+                if waiting and not had and hindrance is None:
+                    hindrance = self._missing(pool)
+                look_at = min(look_at, pool.follow_demand(now, waiting, idle_s, room, hindrance))
                 room -= max(0, pool.workers - had)
-                if pool.workers > had == 0:
-                    self._prepare(pool)
         return look_at
 
     def _look_for_versions(self) -> None:
@@ -124,13 +126,14 @@ class Workers:
             self.follow_settings()
         self._versions.arm(self._loop.now() + LOOKS_FOR_VERSIONS_S)
 
-    def _prepare(self, pool: Pool) -> None:
-        """Find what the workers of a pool need, before the first of them is started."""
+    def _missing(self, pool: Pool) -> str | None:
+        """Find what the workers of a pool need, before the first of them is started. Returns what is missing."""
         try:
             self._config.parts.prepare_pool(self._config.settings, pool.settings)
         except GridError as error:
             log.error("pool_not_prepared", pool=pool.name, reason=str(error))
-            pool.cannot_be_prepared(str(error))
+            return str(error)
+        return None
 
     def follow_plan(self, now: float, limits: Limits) -> float:
         """Start, drain and call workers as the plan says. Returns when the next backoff ends (monotonic seconds): there
@@ -165,9 +168,8 @@ class Workers:
         for state in states:
             adopt_worker(self._shared, self._pool_of(state), state)
         for pool in self.pools.values():
-            if pool.settings.on_demand and pool.members:
+            if pool.settings.on_demand and pool.members and self._missing(pool) is None:
                 pool.keep_adopted()
-                self._prepare(pool)
         if self._config.kept_open is not None:
             for fd in self._config.kept_open.ipc.values():  # of workers that cannot be used: their browser servers end
                 os.close(fd)
@@ -176,7 +178,9 @@ class Workers:
         """The worker's pool; a removed one if this master's configuration does not have it."""
         if state.pool not in self.pools:
             settings = self._config.settings.short_form(state.browser_type)  # type: ignore[arg-type]
-            self.pools[state.pool] = pool = self._new_pool(replace(settings, name=state.pool, workers=0))
+            version = minor_of(state.launched.get("playwrightVersion") or settings.playwright)
+            settings = replace(settings, name=state.pool, playwright=version, workers=0)
+            self.pools[state.pool] = pool = self._new_pool(settings)
             pool.remove()
         return self.pools[state.pool]
 

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any, Final
+from typing import Final
 
 import orjson
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 
 from pwgrid.proxy.api.errors import JSON, refused
 from pwgrid.proxy.api.requests_as_sent import arrival_of
 from pwgrid.proxy.api.roles import OPEN_TO_ALL
 from pwgrid.proxy.policy.connect_request import CONNECT_HINT
-from pwgrid.proxy.policy.devtools_request import BROWSER_PATH
+from pwgrid.proxy.policy.devtools_request import BROWSER_PATH, PAGE_PATH
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.services import Services
 
 PROTOCOL_VERSION: Final = "1.3"
 """Of CDP, as each Chromium says."""
 
-_NO_PROTOCOL: Final = (
-    "browsers of this grid speak CDP over a pipe, which does not describe the protocol: use the description that your "
-    "library has (chrome-remote-interface: local: true)"
+_NO_URL: Final = (
+    "this grid opens no URL over HTTP: leave the URL out, connect to the page, and open it there (Page.navigate)"
 )
-_NO_TARGETS: Final = "this grid opens no pages over HTTP: connect to /cdp, and open one there (Target.createTarget)"
+_NO_TARGETS: Final = (
+    "this grid has no pages over HTTP: a session ends with its last connection, or by DELETE /v1/sessions/{id}"
+)
+_EMPTY_PAGE: Final = "about:blank"
 _NO_WEBDRIVER: Final = (
     "this grid speaks no WebDriver: connect a Playwright client to ws://<host>:<port>/, or a CDP client (Puppeteer, "
     "connect_over_cdp) to http://<host>:<port>; Selenium needs a grid of its own"
@@ -41,23 +43,24 @@ def devtools_routes(grid: Services) -> APIRouter:
     async def version(request: Request) -> dict[str, str]:
         """Answers as Chromium does. Each answer has the URL of another session, which begins when its first client
         connects; who comes to the same URL later finds that session's browser again."""
-        query = f"?{request.url.query}" if request.url.query else ""
-        path = BROWSER_PATH + secrets.token_hex(8)
-        return {
-            **_about(grid),
-            "webSocketDebuggerUrl": f"{arrival_of(request).endpoint}{path}{query}",
-        }
+        return {**_about(grid), "webSocketDebuggerUrl": _url(request, BROWSER_PATH + secrets.token_hex(8))}
 
     @router.get("/json/list")
-    async def targets() -> list[Any]:
-        """No page is there before its client has a browser."""
-        return []
+    async def targets(request: Request) -> list[dict[str, str]]:
+        """Lists the page of a session that begins when its first client connects, as `version` does."""
+        return [_new_page(request)]
 
     @router.get("/json/protocol")
-    async def protocol() -> None:
-        raise Refusal(404, _NO_PROTOCOL)
+    async def protocol() -> FileResponse:
+        return FileResponse(await grid.protocol.file(), media_type=JSON)
 
     @router.api_route("/json/new", methods=["GET", "PUT"])
+    async def new(request: Request) -> dict[str, str]:
+        """Where Chromium opens the URL that is the query."""
+        if request.url.query not in ("", _EMPTY_PAGE):
+            raise Refusal(404, _NO_URL)
+        return _new_page(request, query="")
+
     @router.get("/json/activate/{target}")
     @router.get("/json/close/{target}")
     async def no_targets() -> None:
@@ -76,6 +79,17 @@ def devtools_routes(grid: Services) -> APIRouter:
         return Response(orjson.dumps({"error": _NO_WEBDRIVER, "value": value}), 400, media_type=JSON)
 
     return router
+
+
+def _url(request: Request, path: str, query: str | None = None) -> str:
+    query = request.url.query if query is None else query
+    return f"{arrival_of(request).endpoint}{path}{f'?{query}' if query else ''}"
+
+
+def _new_page(request: Request, query: str | None = None) -> dict[str, str]:
+    session_id = secrets.token_hex(8)
+    about = {"description": "", "id": session_id, "title": _EMPTY_PAGE, "type": "page", "url": _EMPTY_PAGE}
+    return {**about, "webSocketDebuggerUrl": _url(request, PAGE_PATH + session_id, query)}
 
 
 def _about(grid: Services) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The routes of the grid: health for all; for operators its status, workers and pools, also to scale and drain them."""
 
-from collections import defaultdict
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
@@ -16,7 +17,6 @@ from pwgrid.proxy.api.errors import problems
 from pwgrid.proxy.api.roles import NEEDS_OPERATOR, OPEN_TO_ALL, Operator
 from pwgrid.proxy.policy.access import ANYBODY
 from pwgrid.proxy.policy.refusal import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, Refusal, no_capacity
-from pwgrid.proxy.roster import PoolView
 from pwgrid.proxy.services import Services
 from pwgrid.registry.records import RegistrySnapshot
 
@@ -48,7 +48,7 @@ def operator_routes(grid: Services) -> APIRouter:
     @router.get("/v1/status", tags=["grid"])
     async def status() -> models.Status:
         """Readiness and its reason, live sessions, waiting clients, outcomes."""
-        found = await grid.registry.snapshot()
+        found = await grid.readiness.look()
         verdict = await grid.readiness.verdict(found)
         return models.Status(
             ready=verdict.reason is None,
@@ -64,10 +64,13 @@ def operator_routes(grid: Services) -> APIRouter:
         )
 
     @router.get("/v1/workers", tags=["workers"])
-    async def workers(identity: Operator) -> models.Workers:
-        """The registered workers with their counters. `wsEndpoint` is a secret of operators: null if the grid asks for
-        no token, since then anybody may ask."""
-        return models.Workers.of(await grid.registry.snapshot(), grid.roster, with_endpoints=identity is not ANYBODY)
+    async def workers(
+        identity: Operator, limit: models.PageSizeOrAll = None, cursor: models.Cursor = None
+    ) -> models.Workers:
+        """The registered workers with their counters: all, or with a `limit` a page of them. `wsEndpoint` is a secret
+        of operators: null if the grid asks for no token, since then anybody may ask."""
+        found, following = await grid.registry.worker_page(limit=limit or sys.maxsize, cursor=cursor)
+        return models.Workers.of(found, grid.roster, with_endpoints=identity is not ANYBODY, cursor=following)
 
     @router.post("/v1/workers/{id}/drain", tags=["workers"], status_code=202, responses=problems(404, 503))
     async def drain(worker_id: Annotated[str, Path(alias="id")], now: bool = False) -> models.Draining:
@@ -84,7 +87,7 @@ def operator_routes(grid: Services) -> APIRouter:
         """Slots, busy slots, waiting clients and spare workers: in total, by pool, by label key, and by Playwright
         version."""
         found = await grid.registry.snapshot()
-        rooms = {name: _room(grid, pool, found) for name, pool in grid.roster.pools.items()}
+        rooms = _rooms(grid, found)
         there = {name: pool for name, pool in grid.roster.pools.items() if not pool.is_removed}
         labels = _summed(rooms, {name: pool.labels for name, pool in there.items()})
         versions = _summed(rooms, {name: (pool.playwright,) for name, pool in there.items() if pool.playwright})
@@ -150,15 +153,18 @@ async def _ask_master(grid: Services, name: str, data: dict[str, Any]) -> dict[s
         raise no_capacity(str(gone)) from None
 
 
-def _room(grid: Services, pool: PoolView, found: RegistrySnapshot) -> models.Room:
-    mine = {field: worker for field, worker in found.workers.items() if worker.pool == pool.name}
-    serving = [worker for worker in mine.values() if worker.status == WorkerStatus.AVAILABLE]
-    return models.Room(
-        slots=sum(worker.slots for worker in serving),
-        busy=sum(found.active.get(field, 0) for field in mine),
-        waiting=grid.queue.waiting(pool.name),
-        spare=sum(worker.status == WorkerStatus.SPARE for worker in mine.values()),
-    )
+def _rooms(grid: Services, found: RegistrySnapshot) -> dict[str, models.Room]:
+    """By pool, of those that the master has told of."""
+    slots, busy, spare = Counter[str](), Counter[str](), Counter[str]()
+    for field, worker in found.workers.items():
+        busy[worker.pool] += found.active.get(field, 0)
+        if worker.status == WorkerStatus.AVAILABLE:
+            slots[worker.pool] += worker.slots
+        spare[worker.pool] += worker.status == WorkerStatus.SPARE
+    return {
+        name: models.Room(slots=slots[name], busy=busy[name], waiting=grid.queue.waiting(name), spare=spare[name])
+        for name in grid.roster.pools
+    }
 
 
 def _summed(rooms: Mapping[str, models.Room], words: Mapping[str, Collection[str]]) -> dict[str, models.Room]:

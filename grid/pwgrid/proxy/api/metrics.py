@@ -87,6 +87,8 @@ ALL: Final[list[Family]] = []
 _R, _M, _P = Source.REDIS, Source.MASTER, Source.PROXY
 POOL: Final = ("browser_type", "pool")
 WORKER: Final = (*POOL, "worker")
+OF_VERSION: Final = (*POOL, "playwright")
+"""The Playwright that a worker runs, as major.minor."""
 
 READY: Final = gauge("pwgrid_ready", _P, "1 if every pool can take a session")
 POOL_INFO: Final = gauge(
@@ -147,8 +149,10 @@ DRAIN_TIMEOUTS: Final = counter("pwgrid_drain_timeouts", _M, "Drains that cut se
 SUSPECT: Final = gauge(
     "pwgrid_workers_suspect", _M, "Available workers that take no new client, since their browser may be sick", POOL
 )
-CANARY: Final = histogram("pwgrid_canary_first_page_seconds", _M, "A browser's time to a page of the grid's own", POOL)
-CANARY_FAILURES: Final = counter("pwgrid_canary_failures", _M, "Tries of a browser that failed", POOL)
+CANARY: Final = histogram(
+    "pwgrid_canary_first_page_seconds", _M, "A browser's time to a page of the grid's own", OF_VERSION
+)
+CANARY_FAILURES: Final = counter("pwgrid_canary_failures", _M, "Tries of a browser that failed", OF_VERSION)
 SERVER_ERRORS: Final = counter(
     "pwgrid_browser_server_errors",
     _M,
@@ -345,7 +349,11 @@ def _of_tallies(told: Mapping[str, Any]) -> Iterator[Metric]:
     yield OWN_BROWSERS.of((key, pool.get("ownBrowsers", 0)) for key, pool in pools.items())
     yield STARTS.of((key, pool["starts"]) for key, pool in pools.items())
     yield EARLY_DEATHS.of((key, pool["earlyDeaths"]) for key, pool in pools.items())
-    yield CANARY_FAILURES.of((key, pool["canaryFailures"]) for key, pool in pools.items())
+    canaries = {
+        (*key, version): told for key, pool in pools.items() for version, told in pool.get("canaries", {}).items()
+    }
+    yield CANARY.of((key, Histogram.read(CANARY_BOUNDS_S, pages)) for key, (_, *pages) in canaries.items())
+    yield CANARY_FAILURES.of((key, failures) for key, (failures, *_) in canaries.items())
     yield SERVER_ERRORS.of(
         ((*key, kind), count) for key, pool in pools.items() for kind, count in pool.get("serverErrors", {}).items()
     )
@@ -358,7 +366,6 @@ def _of_tallies(told: Mapping[str, Any]) -> Iterator[Metric]:
     for family, name, bounds in (
         (LAUNCH, "launch", LAUNCH_BOUNDS_S),
         (DRAIN, "drain", DRAIN_BOUNDS_S),
-        (CANARY, "canary", CANARY_BOUNDS_S),
     ):
         yield family.of((key, Histogram.read(bounds, pool[name])) for key, pool in pools.items())
 

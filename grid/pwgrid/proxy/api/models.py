@@ -34,6 +34,7 @@ NoneIfEmpty = BeforeValidator(lambda given: given or None)
 """An empty filter counts as not given."""
 
 PageSize = Annotated[int, BeforeValidator(lambda given: given or 100), Query(ge=1, le=MAX_PAGE)]
+PageSizeOrAll = Annotated[Annotated[int, Field(ge=1, le=MAX_PAGE)] | None, NoneIfEmpty, Query()]
 Cursor = Annotated[str | None, NoneIfEmpty, Query()]
 
 
@@ -127,12 +128,15 @@ class Worker(_Model):
 
 
 class Workers(_Model):
-    """All registered workers."""
+    """Registered workers, by type and id; `cursor` gives the next page, null at the end."""
 
     workers: list[Worker]
+    cursor: str | None
 
     @classmethod
-    def of(cls, found: RegistrySnapshot, roster: Roster, *, with_endpoints: bool) -> "Workers":
+    def of(
+        cls, found: RegistrySnapshot, roster: Roster, *, with_endpoints: bool, cursor: str | None = None
+    ) -> "Workers":
         """Reads a snapshot. Endpoints are secrets: without `with_endpoints` they are left out."""
         suspect = {worker.worker_id: worker.suspect for worker in roster.workers.values()}
         return cls(
@@ -153,7 +157,8 @@ class Workers(_Model):
                     ws_endpoint=worker.ws_endpoint if with_endpoints else None,
                 )
                 for field, worker in found.workers.items()
-            ]
+            ],
+            cursor=cursor,
         )
 
 

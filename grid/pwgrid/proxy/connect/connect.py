@@ -172,7 +172,11 @@ class ConnectingClient(asyncio.Protocol):
         gateway.check_pool(wanted.identity, pool)
         if wanted.worker_id is not None:
             await gateway.selector.check_endpoint(wanted.browser_type, wanted.worker_id, wanted.endpoint_path)
-        self._passed_on = self._passed_on_of(headers) | _told_of(claim) | _spoken(wanted.protocol, wanted.keep_s)
+        self._passed_on = (
+            self._passed_on_of(headers)
+            | _told_of(claim)
+            | _spoken(wanted.protocol, wanted.keep_s, is_of_page=wanted.is_of_page)
+        )
         if self._attempt is not None:
             self._attempt.asks(claim)
         worker_id, served_at = await gateway.place(claim, self, self._attempt)
@@ -262,7 +266,8 @@ class ConnectingClient(asyncio.Protocol):
         """Hands the client over as one more of a session that is there. It takes no slot. Returns False if the session
         is only beginning. Raises Refusal if it has just ended."""
         joins = {"joins": session.session_id}
-        self._passed_on = {**self._passed_on_of(headers), **joins, **_spoken(Protocol.CDP, path.keep_s)}
+        spoken = _spoken(Protocol.CDP, path.keep_s, is_of_page=path.is_of_page)
+        self._passed_on = {**self._passed_on_of(headers), **joins, **spoken}
         if self._attempt is not None:
             self._attempt.asks_of(self._gateway.roster.workers.get(session.worker_id))
         try:
@@ -382,9 +387,11 @@ def _told_of(claim: Claim) -> dict[str, object]:
     return {name: value for name, value in told.items() if value}
 
 
-def _spoken(protocol: Protocol, keep_s: float) -> dict[str, object]:
+def _spoken(protocol: Protocol, keep_s: float, *, is_of_page: bool = False) -> dict[str, object]:
     """Returns what a worker gets of a client that does not speak Playwright's protocol."""
-    return {"protocol": protocol.value, "keep": keep_s} if protocol is Protocol.CDP else {}
+    if protocol is not Protocol.CDP:
+        return {}
+    return {"protocol": protocol.value, "keep": keep_s, **({"page": True} if is_of_page else {})}
 
 
 def _lease_not_served(failure: HandoffFailure, ended: str | None, *, is_known: bool, protocol: Protocol) -> Refusal:

@@ -17,7 +17,7 @@ from pwgrid.proxy.connect.find_session import SessionFinder
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs
 from pwgrid.proxy.connect.refusal_log import RefusalLog
 from pwgrid.proxy.policy.access import Access, Identity
-from pwgrid.proxy.policy.choose_pool import no_longer_for
+from pwgrid.proxy.policy.choose_pool import no_longer_for, no_pool_any_more
 from pwgrid.proxy.policy.connect_request import Policy
 from pwgrid.proxy.policy.label_match import OfferedLabels
 from pwgrid.proxy.policy.launch_options import LaunchRules
@@ -221,7 +221,10 @@ class Gateway:
         for name in queue.pools():
             pool = self.roster.pools.get(name)
             if pool is None or pool.is_removed:
-                queue.refuse(name, no_capacity(f"there is no pool {name} any more"))
+                pools = self.policy().pools
+                for claim in queue.waiting_in(name):
+                    why = no_pool_any_more(pools, name, claim.browser_type, claim.playwright_version)
+                    queue.end_wait(claim, why)
             elif (refusal := self._does_not_start(name)) is not None:
                 queue.refuse(name, refusal)
             else:

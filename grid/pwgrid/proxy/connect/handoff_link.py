@@ -122,10 +122,11 @@ class HandoffLink:
             raise HandoffFailure("it answered late", open_until=deadline)
         return served_at
 
-    async def ask(self, question: Mapping[str, object]) -> dict[str, Any]:
-        """Returns the worker's answer. Raises HandoffFailure when there is none in time."""
+    async def ask(self, question: Mapping[str, object], until: float = 0.0) -> dict[str, Any]:
+        """Returns the worker's answer. One that goes on saying that it works on it has until `until`. Raises
+        HandoffFailure when there is none in time."""
         number = secrets.token_hex(4)
-        answer, _ = await self._exchange(number, orjson.dumps({**question, "ask": number}), _NO_FD)
+        answer, _ = await self._exchange(number, orjson.dumps({**question, "ask": number}), _NO_FD, until)
         return answer
 
     def close(self, reason: str, *, is_dead: bool = False) -> None:
@@ -282,9 +283,10 @@ class Handoffs:
             raise bad_handshake("too much comes behind it before it is answered")
         return await self._link(worker_id).offer(session_id, packet, sock.fileno(), until)
 
-    async def ask(self, worker_id: str, question: Mapping[str, object]) -> dict[str, Any]:
-        """Returns a worker's answer to a question about a lease. Raises HandoffFailure."""
-        return await self._link(worker_id).ask(question)
+    async def ask(self, worker_id: str, question: Mapping[str, object], until: float = 0.0) -> dict[str, Any]:
+        """Returns a worker's answer to a question about a lease, say; it may work on it until `until`
+        (time.monotonic()). Raises HandoffFailure."""
+        return await self._link(worker_id).ask(question, until)
 
     def open(self, worker_ids: Iterable[str]) -> None:
         """Opens the links to these workers that are not open yet, to hear of sessions that end there."""

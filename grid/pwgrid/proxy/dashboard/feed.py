@@ -30,7 +30,7 @@ from pwgrid.proxy.policy.page_content import Event, Sources, View, changes, happ
 from pwgrid.proxy.policy.refusal import registry_away
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue
-from pwgrid.registry.records import Activity, SessionRecord
+from pwgrid.registry.records import OF_LEASE, Activity, SessionRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
 
@@ -53,6 +53,9 @@ MOST_EVENTS: Final = 300
 NEWEST_SESSIONS: Final = 200
 MOST_SESSIONS: Final = 1000
 """How many live sessions of one worker are shown at most."""
+
+ALL_AGAIN_S: Final = 60.0
+"""How often the live sessions of all workers are read, not only of those whose counters have changed."""
 
 PERIOD_S: Final = 10.0
 HOUR_S: Final = 3600.0
@@ -144,6 +147,9 @@ class ShownSessions:
         self._on_end = on_end
         self._records: dict[str, SessionRecord] = {}
         self._activity: Activity | None = None
+        self._live: Mapping[str, frozenset[str]] = {}
+        """The ids of live sessions by worker field."""
+        self._all_again_at = 0.0
         self._touched: set[str] = set()
         self._told: set[str] = set()
         self._kept = 0
@@ -164,18 +170,43 @@ class ShownSessions:
         has_pending = any(each.status == SessionStatus.PENDING for each in self._records.values())
         if activity == self._activity and not has_pending and not self._touched:
             return
-        registry = self._registry
-        live, newest = await registry.session_ids(activity.fields, newest=NEWEST_SESSIONS, at_most=MOST_SESSIONS)
+        registry, now = self._registry, time.monotonic()
+        before = self._activity if now < self._all_again_at else None
+        fields = activity.fields if before is None else self._unsure(before, activity)
+        read, newest = await registry.session_ids(fields, newest=NEWEST_SESSIONS, at_most=MOST_SESSIONS)
+        there = activity.active.keys() | activity.lifetime.keys()
+        live_of = {field: ids for field, ids in {**self._live, **read}.items() if field in there}
+        live = frozenset[str]().union(*live_of.values())
         wanted = dict.fromkeys([*newest, *live])
         touched = frozenset(self._touched)
         unread = [each for each in wanted if self._is_unread(each, live) or each in touched]
         found = await registry.session_records(unread)
         self._touched -= touched
-        known = {key: each for key, each in self._records.items() if key in wanted and key not in unread}
+        unread_ids = frozenset(unread)
+        known = {key: each for key, each in self._records.items() if key in wanted and key not in unread_ids}
         self._records = known | found
         self.rows = {key: found[key].as_json() if key in found else self.rows[key] for key in self._records}
-        self._activity = activity
+        self._activity, self._live = activity, live_of
+        if before is None:
+            self._all_again_at = now + ALL_AGAIN_S
         self._tell_ends()
+
+    def _unsure(self, before: Activity, after: Activity) -> list[str]:
+        """Returns the fields of the workers that may have other live sessions than before. A session that begins raises
+        its worker's lifetime. What does not show in counters is a pending one that is rolled back, and one that came
+        with a lease."""
+        unsure = {
+            f"{each.browser_type}:{each.worker_id}"
+            for each in self._records.values()
+            if each.status in LIVE and (each.status == SessionStatus.PENDING or each.extra.get(OF_LEASE))
+        }
+        return [
+            field
+            for field in after.fields
+            if field in unsure
+            or before.active.get(field) != after.active.get(field)
+            or before.lifetime.get(field) != after.lifetime.get(field)
+        ]
 
     def _is_unread(self, session_id: str, live: frozenset[str]) -> bool:
         record = self._records.get(session_id)
@@ -400,13 +431,10 @@ class Feed:
     def _sources(self) -> Sources:
         roster, figures = self._roster, self._figures
         trouble = roster.not_ready()
+        with_workers = {worker.pool for worker in roster.workers.values()}
         return Sources(
             status=self._status,
-            pools=[
-                pool
-                for name, pool in roster.pools.items()
-                if pool.wanted or any(worker.pool == name for worker in roster.workers.values())
-            ],
+            pools=[pool for name, pool in roster.pools.items() if pool.wanted or name in with_workers],
             workers=roster.workers.values(),
             active=self._activity.active,
             lifetime=self._activity.lifetime,

@@ -13,7 +13,7 @@ from pwgrid.common.types import BROWSER_TYPES, BrowserType, Protocol
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.devtools_request import check_browser_type
 from pwgrid.proxy.policy.label_match import OfferedLabels
-from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, other_version
+from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, no_capacity, other_version
 from pwgrid.proxy.roster import PoolView
 
 
@@ -87,9 +87,9 @@ def serving_pools(offer: Offer, wanted: Wanted, browser_type: str) -> list[str]:
     return [name for name, pool in of_type if pool.serves(wanted.version)]
 
 
-def versions_of(offer: Offer, browser_type: str) -> list[str]:
+def versions_of(pools: Mapping[str, PoolView], browser_type: str) -> list[str]:
     """Returns the Playwright versions that the pools of this type serve, the oldest first."""
-    there = (pool.versions for pool in offer.pools.values() if pool.browser_type == browser_type)
+    there = (pool.versions for pool in pools.values() if pool.browser_type == browser_type)
     return sorted(frozenset[str]().union(*there), key=order_of)
 
 
@@ -128,8 +128,8 @@ def _named(offer: Offer, wanted: Wanted, name: str, key: LabelKey | None) -> str
 def _of_type(offer: Offer, wanted: Wanted, identity: Identity) -> str:
     chosen = wanted.browser_type or ("chromium" if wanted.protocol is Protocol.CDP else offer.default)
     fit = serving_pools(offer, wanted, chosen)
-    if not fit and (versions := versions_of(offer, chosen)):
-        raise other_version(str(wanted.version), f"the {chosen} browsers of this grid are for", versions)
+    if not fit and (versions := versions_of(offer.pools, chosen)):
+        raise _other_version_of(chosen, str(wanted.version), versions)
     if not fit:
         there = ", ".join(sorted({offered.browser_type for offered in offer.pools.values()})) or "none"
         raise _no_such_browser(
@@ -143,6 +143,21 @@ def _of_type(offer: Offer, wanted: Wanted, identity: Identity) -> str:
 def no_longer_for(pool: PoolView, version: str) -> Refusal:
     """428: the last worker of the client's version has been replaced in the pool in whose line it waits."""
     return other_version(version, f"pool {pool.name} is now for", sorted(pool.versions, key=order_of))
+
+
+def no_pool_any_more(
+    pools: Mapping[str, PoolView], name: str, browser_type: BrowserType, version: str | None
+) -> Refusal:
+    """Of the pool in whose line a client waits: 428 if no other one is for its version, else 503, since it may come
+    again. `pools` are those that are offered now."""
+    there = versions_of(pools, browser_type)
+    if version is None or not there or version in there:
+        return no_capacity(f"there is no pool {name} any more")
+    return _other_version_of(browser_type, version, there)
+
+
+def _other_version_of(browser_type: str, version: str, there: list[str]) -> Refusal:
+    return other_version(version, f"the {browser_type} browsers of this grid are for", there)
 
 
 def may_use(identity: Identity, pool: PoolView) -> bool:

@@ -26,6 +26,7 @@ from pwgrid.proxy.policy.choose_pool import (
 from pwgrid.proxy.policy.devtools_request import (
     check_browser_type,
     is_devtools_path,
+    is_page_path,
     kept_for_s,
     session_in,
 )
@@ -114,6 +115,8 @@ class SessionPath:
     session_id: str
     identity: Identity
     keep_s: float
+    is_of_page: bool = False
+    """Whether the connection is to the first page of that browser."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,8 @@ class ConnectRequest:
     """How long its browser is kept when its last client has gone; 0: not at all."""
     session_id: str = ""
     """The id that the session shall have, by which clients find it again; empty: any."""
+    is_of_page: bool = False
+    """Whether the connection is to the first page of its browser, and not to the browser."""
 
 
 def decide(
@@ -164,7 +169,7 @@ def decide(
     keep_s = kept_for_s(_said(headers, parameters, "keep"), policy.keep_max_s, is_cdp=is_cdp)
     session_id = session_in(path) if is_cdp else ""
     if session_id and not is_new:
-        return SessionPath(session_id, identity, keep_s)
+        return SessionPath(session_id, identity, keep_s, is_page_path(path))
     version = None if is_cdp else _client_version(headers)  # any version of a library speaks CDP
     profile_said = _said(headers, parameters, "profile")
     named = _WORKER_PATH.fullmatch(path)
@@ -218,6 +223,7 @@ def decide(
         protocol=protocol,
         keep_s=keep_s,
         session_id=session_id,
+        is_of_page=is_page_path(path),
     )
 
 

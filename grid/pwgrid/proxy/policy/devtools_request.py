@@ -14,7 +14,8 @@ CDP_PATH: Final = "/cdp"
 BROWSER_PATH: Final = "/devtools/browser/"
 """What follows is the id of a session, or anything: so do Chromium's own URLs begin."""
 
-TARGET_PATHS: Final = "/devtools/page/"
+PAGE_PATH: Final = "/devtools/page/"
+"""What follows is the id of a session: the connection is to the first page of its browser."""
 
 _SESSION_ID: Final = re.compile(r"[0-9a-f]{16}")
 _NAMES: Final = {"firefox": "Firefox", "webkit": "WebKit"}
@@ -22,18 +23,26 @@ _NAMES: Final = {"firefox": "Firefox", "webkit": "WebKit"}
 
 def is_devtools_path(path: str) -> bool:
     """Whether a WebSocket at this path speaks CDP. Raises Refusal for those of Chromium that the grid does not have."""
-    if path.startswith(TARGET_PATHS):
-        raise Refusal(
-            404,
-            "this grid has no connections to single pages: connect to /cdp, and attach to the page there "
-            "(Target.attachToTarget with flatten: true)",
-        )
+    if is_page_path(path):
+        if not session_in(path):
+            raise Refusal(
+                404,
+                "this grid has connections to the first page of a session's browser alone (/json/list has the address "
+                "of a new one): for others connect to /cdp, and attach to the page there (Target.attachToTarget with "
+                "flatten: true)",
+            )
+        return True
     return path == CDP_PATH or (path.startswith(BROWSER_PATH) and path != BROWSER_PATH)
+
+
+def is_page_path(path: str) -> bool:
+    """Whether a connection to this path is to a page, and not to its browser."""
+    return path.startswith(PAGE_PATH)
 
 
 def session_in(path: str) -> str:
     """Returns the id of a session that this path has, or "" where it has none: then each connection gets a browser."""
-    named = path.removeprefix(BROWSER_PATH)
+    named = path.removeprefix(BROWSER_PATH).removeprefix(PAGE_PATH)
     return named if named != path and _SESSION_ID.fullmatch(named) else ""
 
 

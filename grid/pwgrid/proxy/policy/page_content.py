@@ -73,7 +73,12 @@ def changes(before: View, after: View) -> View:
     found = {}
     for name, table in after.items():
         was = before.get(name, {})
-        changed = {key: value for key, value in table.items() if key not in was or was[key] != value}
+        # Most rows are the same objects as before: comparing each field of thousands of sessions takes milliseconds.
+        changed = {
+            key: value
+            for key, value in table.items()
+            if key not in was or (was[key] is not value and was[key] != value)
+        }
         changed |= {key: None for key in was if key not in table}
         if changed:
             found[name] = changed
@@ -117,6 +122,7 @@ def _worker(worker: WorkerView, found: Mapping[str, Any], sources: Sources) -> d
         "drainUntil": None if left_s is None else round(sources.status_at + left_s),
         "reason": without_places(reason) if reason else None,
         "suspect": found.get("suspect"),
+        "playwright": worker.playwright_version,
     }
 
 

@@ -1,5 +1,6 @@
 """Chooses workers by the registry, or by the roster while Redis is away; excludes those that are gone or silent."""
 
+import asyncio
 import contextlib
 import hmac
 import time
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.common.types import BrowserType, Protocol
 from pwgrid.proxy.policy.refusal import Refusal, registry_away
 from pwgrid.proxy.roster import Roster
@@ -25,6 +27,9 @@ LEASE_S: Final = 2 * HANDOFF_TIMEOUT_S
 """How long a pending session keeps its slot if its proxy dies: longer than any handoff takes. Where it gets an own
 browser, LAUNCH_TIMEOUT is added."""
 
+_MOST_UNANSWERED: Final = 1000
+"""Of an outage's selections only the first were sent at all: those after it fail at once."""
+
 
 class Selector:
     """Selects workers for claims, and has the queue of clients that wait. `lost` are the ids of workers that are gone;
@@ -37,6 +42,8 @@ class Selector:
         self._registry = registry
         self._roster = roster
         self._without_redis = False
+        self._unanswered: dict[str, HeldAs] = {}
+        """For what Redis may lease a slot, or keep it, although nobody waits for it any more: by id."""
         self._turn: list[str] = []
         """Workers of all pools for selections without Redis, those whose turn it is first; the one that was chosen last
         is at the end."""
@@ -65,14 +72,15 @@ class Selector:
             if not self._without_redis:
                 self._without_redis = True
                 log.warning("selecting_without_redis", error=str(error))
+            self._note_unanswered(claim)
             return self.select_without_redis(claim)
         self._without_redis = False
         claim.selection_s = time.monotonic() - since
         return worker_id
 
     def select_without_redis(self, claim: Claim) -> str | None:
-        """Returns the id of the next worker that may have a slot, or None. Takes no lease, and gives the claim another
-        session id: each worker admits by its own slots, as always.
+        """Returns the id of the next worker that may have a slot, or None. Takes no lease: each worker admits by its
+        own slots, as always.
 
         A session that begins so gets its record, with owner and names, once Redis is back, from what its worker was
         told.
@@ -94,8 +102,6 @@ class Selector:
         chosen = next(each for each in order if each in fit)
         order.remove(chosen)
         self._turn = [*order, chosen]
-        # Redis may still lease a slot for the old id after the caller gave up: this session needs another id.
-        claim.take_another_id()
         claim.chosen_locally, claim.selection_s = True, 0.0
         return chosen
 
@@ -116,7 +122,24 @@ class Selector:
         try:
             await self._registry.rollback(claim.session_id, claim.kind)
         except RegistryUnavailable as error:
-            log.warning("slot_freed_when_lease_expires", **claim.named, error=str(error))
+            log.warning("slot_freed_when_redis_is_back", **claim.named, error=str(error))
+            self._note_unanswered(claim)
+
+    def _note_unanswered(self, claim: Claim) -> None:
+        # A Redis that was frozen leases a slot for this id when it wakes: the session needs another one.
+        if len(self._unanswered) < _MOST_UNANSWERED:
+            self._unanswered[claim.session_id] = claim.kind
+        claim.take_another_id()
+
+    async def give_back_unanswered(self) -> None:
+        """Gives back what Redis has leased for nobody; else each such slot is taken until its lease expires, for one
+        with an own browser more than LAUNCH_TIMEOUT. Called once Redis answers again: it has read by then what came
+        over the connection before."""
+        unanswered, self._unanswered = self._unanswered, {}
+        try:
+            await asyncio.gather(*(self._registry.rollback(*each) for each in unanswered.items()))
+        except RegistryUnavailable:
+            self._unanswered = {**unanswered, **self._unanswered}  # tried again after the next connect
 
     async def check_endpoint(self, browser_type: BrowserType, worker_id: str, path: str) -> None:
         """Raises Refusal unless the path, which names the worker, has the secret of its registered endpoint."""

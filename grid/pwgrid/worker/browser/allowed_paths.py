@@ -171,9 +171,9 @@ class Confinement:
     directories: Directories
     has_own_display: bool = False
 
-    def before_browser(self) -> list[str]:
+    def before_browser(self, *, may_listen: bool = False) -> list[str]:
         """The words before the browser's command; `--own` with the browser's profile and directory, and `--`, are to
-        follow them."""
+        follow them. `may_listen`: on TCP ports, which one that serves clients never may."""
         own = self.directories
         paths: Paths = {
             "read": self._common(),
@@ -183,7 +183,7 @@ class Confinement:
             # That it may list these is for uploads of directories. The kernel knows them whatever they are called.
             "files": [own.for_sessions],
         }
-        return _words(paths, self._may())
+        return _words(paths, {*self._may(), *(["ports"] if may_listen else [])})
 
     def before_node(
         self, node: Path, core: Path, launcher: Path, sockets: Iterable[Path], *shared: Path | None

@@ -17,7 +17,7 @@ const { CdpPages } = require('./cdp_pages.cjs');
 const { Connection } = require('./connection.cjs');
 const { HiddenPage } = require('./hidden_page.cjs');
 const { tooManyValues } = require('./message_bounds.cjs');
-const { INTERNAL_ERROR } = require('./session.cjs');
+const { GOING_AWAY, INTERNAL_ERROR } = require('./session.cjs');
 const { SlowClients } = require('./slow_clients.cjs');
 
 const MIB = 1024 * 1024;
@@ -38,6 +38,7 @@ const MOST_ASKED = 100; // of those that are unanswered, for each connection
 const ERROR = -32000, NO_SESSION = -32001, INVALID_REQUEST = -32600; // as the browser has them
 const BRACE = 0x7d;
 const END_OF_MESSAGE = Buffer.from('\0');
+const PAGE_CLOSED = 'the page of this connection is closed';
 
 // What one session's clients share.
 class CdpFront {
@@ -89,15 +90,27 @@ class CdpFront {
     return this.shown.pages;
   }
 
-  // Gives this connection a session with the browser.
+  // Gives this connection a session with the browser, or with a page of it.
   async join(connection) {
     this.connections.add(connection);
     await this.prepared;
     const { sessionId } = await this.root.send('Target.attachToBrowserTarget');
-    this.sessions.set(sessionId, { connection, isRoot: true, parent: null, children: new Set() });
+    connection.attachedId = sessionId;
+    const rootId = connection.isOfPage ? await this.attachToPage(sessionId, connection) : sessionId;
+    this.sessions.set(rootId, { connection, isRoot: true, parent: null, children: new Set() });
     if (!this.connections.has(connection))
-      return this.detach(sessionId);
-    connection.attached(sessionId);
+      return this.detach(connection, rootId);
+    connection.attached(rootId);
+  }
+
+  // Returns the id of a session with the oldest page. It hangs on one with the browser that only the grid uses: on one that hangs on
+  // Playwright's own, Playwright speaks, too.
+  async attachToPage(sessionId, connection) {
+    const own = connection.ofGrid = this.root.createChildSession(sessionId);
+    const [oldest] = this.shown.pages.keys();
+    const targetId = oldest ?? (await this.root.send('Target.createTarget', { url: 'about:blank' })).targetId;
+    own.on('Target.detachedFromTarget', () => connection.pageClosed());
+    return (await own.send('Target.attachToTarget', { targetId, flatten: true })).sessionId;
   }
 
   // Fails if the browser opens no page any more. Clients see nothing of the attempt.
@@ -112,13 +125,14 @@ class CdpFront {
     this.slow.forget(connection);
     this.session.unit.signs.gone(connection);
     if (this.connections.delete(connection) && connection.rootId && !this.isOver)
-      this.detach(connection.rootId).then(() => this.keepDownloads()).catch(() => {}); // the browser has ended
+      this.detach(connection, connection.rootId).then(() => this.keepDownloads()).catch(() => {}); // the browser has ended
   }
 
   // What still comes of these sessions until then is for nobody.
-  async detach(sessionId) {
-    await this.root.send('Target.detachFromTarget', { sessionId });
-    this.forget(sessionId);
+  async detach({ attachedId, ofGrid }, rootId) {
+    ofGrid?.dispose();
+    await this.root.send('Target.detachFromTarget', { sessionId: attachedId });
+    this.forget(rootId);
   }
 
   // Called when the session is over; its browser ends.
@@ -222,8 +236,15 @@ class CdpFront {
   }
 }
 
-// One client's WebSocket, with a session of its own with the browser.
+// One client's WebSocket, with a session of its own with the browser, or with one page (`isOfPage`): then that is the root of what it says.
 class CdpConnection extends Connection {
+  constructor(session, socket, { isOfPage = false }) {
+    super(session, socket);
+    this.isOfPage = isOfPage;
+    this.attachedId = ''; // of its session with the browser
+    this.ofGrid = null; // Playwright's object for that session, where only the grid speaks on it
+  }
+
   // Answers the handshake. The client is read when it has its session.
   static server(WebSocketServer) {
     return new WebSocketServer({ noServer: true, clientTracking: false, maxPayload: MOST_FRAME_BYTES, perMessageDeflate: false });
@@ -235,7 +256,7 @@ class CdpConnection extends Connection {
 
   upgraded(ws) {
     super.upgraded(ws);
-    this.rootId = ''; // of its session with the browser
+    this.rootId = ''; // of the session that it has where it names none
     this.tail = null;
     this.makesContexts = new Set(); // numbers of the commands that do, until they are answered
     this.asked = new Map(); // id of an unanswered command of ASKS_PAGE -> session of the page
@@ -259,6 +280,12 @@ class CdpConnection extends Connection {
     this.rootId = rootId;
     this.tail = Buffer.from(`${TAIL}${rootId}"}`);
     this.resume();
+  }
+
+  // Chromium, too, ends the connection to a page with the page.
+  pageClosed() {
+    if (this.front.connections.has(this))
+      this.fail('client', 'client disconnected', GOING_AWAY, { text: PAGE_CLOSED });
   }
 
   failed(error) {

@@ -177,7 +177,7 @@ function takeClient(offer, socket) {
   const session = new Session(offer.session, server, unit, offer);
   sessions.set(session.id, session);
   const Front = offer.protocol === 'cdp' ? CdpConnection : PlaywrightConnection;
-  const connection = new Front(session, socket);
+  const connection = new Front(session, socket, offer);
   if (isLate)
     return session.end('grid', 'too late');
   // A proxy that gets no answer knows by this mark that the browser server has its client (pwgrid/proxy/connect/handoff_link.py).
@@ -203,7 +203,7 @@ function joinSession(offer, socket) {
     return void answer(socket, '503 Service Unavailable', `this session has ${MOST_CLIENTS} clients already: let some of them go`);
   }
   session.keepS = offer.keepS; // what the last one says counts
-  admit(new CdpConnection(session, socket), offer);
+  admit(new CdpConnection(session, socket, offer), offer);
 }
 
 // Answers a client that came when the browser had ended or this process was stopping.
@@ -266,8 +266,11 @@ function endKept() {
     session.end('grid', 'worker stopped');
 }
 
-function endSession({ session, reason: { kind, detail }, code, text }) {
-  sessions.get(session)?.end('grid', kind, code, { detail, text });
+// `isKept`: only if it is, for its client may have come back meanwhile.
+function endSession({ session: id, reason: { kind, detail }, code, text, isKept }) {
+  const session = sessions.get(id);
+  if (session && !(isKept && !session.keptUntil))
+    session.end('grid', kind, code, { detail, text });
 }
 
 function endAll(by, kind, code) {

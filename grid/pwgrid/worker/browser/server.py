@@ -222,6 +222,7 @@ class BrowserServer:
             message |= {"own": True, "network": session.own.network}
         if session.protocol is Protocol.CDP:
             message |= {"protocol": session.protocol.value, "keepS": session.keep_s, "joins": bool(client.joins)}
+            message["isOfPage"] = client.is_of_page
         more = {TOKEN_ID: session.token_id, OF_LEASE: session.lease_id}
         if told := {**session.client_fields, **{name: text for name, text in more.items() if text}}:
             message["clientFields"] = told  # for a successor of this worker
@@ -278,6 +279,11 @@ class BrowserServer:
         """
         more = {} if text is None else {"text": text}
         self._link.send({"do": "close", "session": session_id, "code": _GOING_AWAY, "reason": reason.as_data(), **more})
+
+    def end_kept(self, session_id: str, reason: Reason[EndReason]) -> None:
+        """Ends a session as `close_session` does, unless it has a client again, which nobody here may have heard of."""
+        closing = {"do": "close", "session": session_id, "code": _GOING_AWAY, "reason": reason.as_data()}
+        self._link.send({**closing, "isKept": True})
 
     async def canary(self, timeout_s: float) -> CanaryResult:
         """Tries a context, a page and an evaluate, as a client would. Does not raise for a sick browser."""

@@ -131,7 +131,9 @@ function updateWorker(element, { worker, pool, most, operator }) {
   set(element.querySelector('.size'), { text: limit ? `${mib(worker.memoryMib)} of ${limit}` : mib(worker.memoryMib) });
   since(element.querySelector('.age'), worker.startedAt);
   drawSlots(element.querySelector('.slots'), worker);
-  const reason = [worker.reason, worker.suspect, worker.drainUntil && `sessions have until ${new Date(worker.drainUntil * 1000).toLocaleTimeString()}`];
+  // Until it is replaced, or has drained, it may run with another version than its pool.
+  const version = worker.playwright && pool.playwright && worker.playwright !== pool.playwright && `Playwright ${worker.playwright}`;
+  const reason = [version, worker.reason, worker.suspect, worker.drainUntil && `sessions have until ${new Date(worker.drainUntil * 1000).toLocaleTimeString()}`];
   const text = reason.filter(Boolean).join('; ');
   set(element.querySelector('.reason'), { text, hidden: !text });
   const button = element.querySelector('button');

@@ -14,7 +14,7 @@ const NEEDS = {
   browser: 'on() off() listeners() contexts() isConnected() options.browserProcess.process options.browserLogsCollector.recentLogs() '
     + 'options.artifactsDir options.browserType|options.name options.sdkLanguage downloadCreated()|_downloadCreated() '
     + 'newContext() doCreateNewContext() newContextForReuse() contextForReuse() newBrowserCDPSession() startTracing() stopTracing() '
-    + '_session.send() _session.on() _session.off() _contexts.get() '
+    + '_session.send() _session.on() _session.off() _session.createChildSession() _contexts.get() '
     + '_clientRootSession() _connection._transport _connection._sessions.get()',
   transport: '_pipeRead.on() _pipeWrite.write() _pendingBuffers onmessage()',
   session: '_callbacks.get() _sendMayFail() _sessionId',
