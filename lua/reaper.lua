@@ -254,7 +254,7 @@ local function index_freed(prefix, active_hash, lifetime_hash, field)
   local stood = part and redis.call('ZSCORE', at .. 'part:' .. part, field)
   if stood and tonumber(stood) < BUSY then
     redis.call('ZADD', at .. 'part:' .. part, place_by_load((counter(active_hash, field)), (counter(lifetime_hash, field))), field)
-  elseif stood then
+  elseif stood or not part then
     index_functions().index(prefix, active_hash, lifetime_hash, field, {})
   end
 end

@@ -332,6 +332,14 @@ def test_the_next_heartbeats_make_again_what_was_deleted(grid: LuaGrid, keys: tu
     assert grid.hash("worker:chromium:w1")["replacement"] == "spare"
 
 
+def test_a_slot_that_comes_free_is_found_although_the_parts_of_workers_are_forgotten(grid: LuaGrid) -> None:
+    grid.register("w1", slots=1)
+    assert [grid.select("s1"), grid.select("s2")] == ["w1", None]
+    grid.get("DEL", "cluster:index:part_of")
+    grid.rollback("s1")
+    assert grid.select("s2") == "w1"
+
+
 def test_nothing_of_it_is_left_of_workers_that_are_gone(grid: LuaGrid) -> None:
     filled(grid)
     for worker in ("w1", "w2", "w3", "spare", "zz"):
