@@ -35,6 +35,7 @@ NAMES = (  # each a module with COMPARES, and `run`, which returns all its rows
     "guard",
     "confine",
     "dashboard",
+    "selection",
     "fleet",
 )
 

@@ -16,7 +16,7 @@
 --       may be on its way, and how many seconds they still have for that.
 -- Keys  worker:{type}:{id}, both counters, sessions:live:{type}:{id}, session:{id}, sessions:outcomes, sessions:ends,
 --       sessions:taken_back, sessions:index, sessions:of:{…}; the same for leases, and sessions:leased:{type}:{id};
---       cluster:counter_repairs (+1 for a repair of one or both counters); worker:cmd:{type}:{id} as rollback.lua; publishes
+--       cluster:index:…; cluster:counter_repairs (+1 for a repair of one or both counters); worker:cmd:{type}:{id} as rollback.lua; publishes
 --       slots:{pool} if the worker may be eligible again and a client waits.
 --
 -- A shutdown command makes the worker draining in this very step. Only the selection's own command waits until the last
@@ -92,11 +92,13 @@ elseif is_lifetime_wrong then
   redis.call('HSET', KEYS[2], field, most)
 end
 if is_wrong or is_lifetime_wrong then note_repair(prefix) end
+local came_back = index_functions().index(prefix, KEYS[1], KEYS[2], field, {own = true})
 
--- The worker may be eligible again if a slot was given back or a counter was too high, or if the worker was stale, or had
--- another status.
+-- The worker may be eligible again if a slot was given back or a counter was too high, if the worker was stale, or had
+-- another status, or if the index did not know that it is.
 local stale = math.floor(now) - (whole(was[2]) or 0) > tonumber(ARGV[6])
-if status == 'available' and (stale or was[1] ~= status or active < (before or 0) or returned > 0 or is_lifetime_wrong) then
+if status == 'available'
+  and (stale or was[1] ~= status or active < (before or 0) or returned > 0 or is_lifetime_wrong or came_back) then
   wake(prefix, field)
 end
 return {1, command, repaired, command == 'shutdown' and used_up_until and 1 or 0, unpack(awaited)}

@@ -24,6 +24,11 @@ local function write_anew(prefix, field, kind, id, lease, since, client, client_
   redis.call('ZADD', all_of(prefix, kind) .. 'index', since, id)
 end
 
+-- Brings the index up to date with a worker of which a script has changed something.
+local function note_change(prefix, field)
+  index_functions().index(prefix, prefix .. 'cluster:active_connections', prefix .. 'cluster:lifetime_connections', field, {})
+end
+
 -- Counts that a counter was wrong.
 local function note_repair(prefix)
   local key = prefix .. 'cluster:counter_repairs'

@@ -13,7 +13,7 @@
 -- Returns 1 if this call ended the session, 0 if it had ended before, is another worker's, or is not known.
 -- Keys  session:{id}, sessions:live:{type}:{id}, sessions:outcomes (and sessions:taken_back), sessions:ends, sessions:lengths,
 --       sessions:of:{…}, sessions:leased:{type}:{id}; for a lease the same under lease:{id} and leases:…; the worker's
---       counter (-1 once, never below 0); publishes slots:{pool} if a client waits for the slot (slots:wanted:{pool}, set by
+--       counter (-1 once, never below 0); cluster:index:…; publishes slots:{pool} if a client waits for the slot (slots:wanted:{pool}, set by
 --       the selector).
 --
 -- Idempotent by the session's state. A pending session that completes or was ended, or for which 11 is given, had run: its
@@ -46,7 +46,10 @@ elseif not was[1] and started_at then
 end
 local ended, freed = finish(
   prefix, KEYS[1], field, kind, id, status, given(15, 'other'), reason, ended_at, tonumber(given(6, 3600)), false, lease)
-if freed then wake(prefix, field) end
+if freed then
+  index_freed(prefix, KEYS[1], prefix .. 'cluster:lifetime_connections', field)
+  wake(prefix, field)
+end
 if not ended then return 0 end
 redis.call('HSET', key, 'bytesIn', given(7, 0), 'bytesOut', given(8, 0))
 if given(13) then redis.call('HSET', key, 'drainAt', ARGV[13]) end

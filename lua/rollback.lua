@@ -5,7 +5,7 @@
 -- Returns 1 if a lease was taken back, else 0 (not known, started, or ended before).
 -- Keys  session:{id} and its entry in sessions:index (removed), sessions:live:{type}:{id}, both counters (-1 once, never below
 --       0); the shutdown command that the selection left in worker:cmd:{type}:{id}, if this session used the worker up;
---       sessions:taken_back if an end of the session was only presumed; sessions:of:{…}; publishes slots:{pool} if a client
+--       cluster:index:…; sessions:taken_back if an end of the session was only presumed; sessions:of:{…}; publishes slots:{pool} if a client
 --       waits. For a lease the same under lease:{id} and leases:….
 --
 -- Idempotent by the session's state. A running session stays: its worker has it, even if the proxy heard otherwise.

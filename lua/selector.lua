@@ -15,7 +15,7 @@
 --      18, 19 … further fields of the record: name, value, name, value …; a name that begins with "max:" is no field but
 --       a cap: its value is how many sessions and leases of the rest of the name, say "run:nightly", may be live
 -- Returns the worker's wsEndpoint, or nil when no worker is eligible.
--- Keys  reads worker:{type}:{id}; adds 1 to both counters.
+-- Keys  reads worker:{type}:{id}; adds 1 to both counters; cluster:index:…, by which it finds the worker (below).
 --       When lifetime reaches its limit by that: sets worker:cmd:{type}:{id} to "shutdown" and publishes it; the worker's
 --       field usedUp says until when its last client may be on its way; a spare of its pool becomes available, whose id is
 --       the worker's field replacement, and slots:{pool} is published if a client waits.
@@ -32,7 +32,13 @@
 -- concurrent limit (the worker's own `slots` where that is lower), lifetime below its limit, passes 10 to 12.
 -- margin = max(1, floor(max lifetime / workers)), where workers are all that serve, also full ones and those that 10 to 12
 -- exclude: load and filters must not move the border, max lifetime - margin. Of the eligible ones below the border the one
--- with the highest lifetime wins, of equals the one with the lowest active; if none is below it, the same among all eligible.
+-- with the highest lifetime wins, of equals the one with the lowest active, then the first by id; if none is below it, the
+-- same among all eligible.
+--
+-- This is the rule. The workers are not read for it, but an index of them, and of the one that it names the hash and the
+-- counters: limits hold whatever the index says. What the scripts change counts at once, and so do counters that come or go
+-- (their number is compared). Another change by hand counts with the worker's next heartbeat.lua, or after 5 to 10 s; at once
+-- if the worker is the one that the index names, or if nobody else is found and no script writes this worker.
 --
 -- Spare: status spare, heartbeat as above. The step that uses up another worker makes a spare (the first by id) serve,
 -- so that there is never one worker less. Until then a spare is not chosen, and does not move the border.
@@ -93,6 +99,192 @@ local function leave_caps(prefix, name, caps, pool)
   for of in string.gmatch(caps, '[^,]+') do redis.call('SREM', prefix .. 'sessions:of:' .. of, name) end
   tell(prefix, pool)
 end
+
+-- The index: all that has a counter, sorted, so that a selection reads only what it needs. It is a cache: whatever is deleted
+-- of it is made again. A worker is meant by its field of the counters, "{type}:{id}"; a part of the index is
+-- "{type}:{major.minor, or nothing}:{pool}".
+--   cluster:index:part:{part}    zset, worker that serves → its place
+--   cluster:index:spares         hash, spare → its pool
+--   cluster:index:parts          hash, part → the concurrent limit of its last selection; "size" → how many workers are known;
+--                                "until" → when the first of them has to be read again, Unix seconds
+--   cluster:index:known          zset, worker → until when it is believed; one that is not believed at all → UNBELIEVED + now
+--   cluster:index:part_of        hash, worker → its part
+--   cluster:index:foreign        set of workers that neither register.lua nor heartbeat.lua has written
+-- Who may be chosen has the place active - lifetime * STEP: they stand in the order of the choice. Behind them are those at
+-- the concurrent limit of the last selection (FULL), and those without a free slot, an endpoint or a TTL (BUSY).
+local STEP, FULL, BUSY, BEFORE_FULL = 2 ^ 20, 2 ^ 52, 2 ^ 52 + 1, '(4503599627370496'
+local BELIEVED_S, BELIEVED_AGAIN_S = 10, 5 -- longer than two heartbeats; so long if no heartbeat.lua has told of it
+local UNBELIEVED = -2 ^ 40
+
+-- What a selection has to know of a worker's hash.
+local function read_hash(prefix, field)
+  local has = redis.call('HMGET', prefix .. 'worker:' .. field,
+    'status', 'lastHeartbeat', 'slots', 'playwrightVersion', 'wsEndpoint', 'pool')
+  return {
+    status = has[1], beat = whole(has[2]), slots = whole(has[3]), version = has[4] and string.match(has[4], '^%d+%.%d+') or '',
+    endpoint = has[5], pool = has[6] or string.match(field, '^[^:]*'),
+  }
+end
+
+-- A counter's value; what is no number counts as 0. The second result is whether there is one.
+local function counter(hash, field)
+  local value = redis.call('HGET', hash, field)
+  return whole(value) or 0, value ~= false
+end
+
+-- Whether a worker's heartbeat is good; `stale_before` is the oldest that is, or nil if that is not known.
+local function beats(worker, stale_before)
+  return worker.beat and worker.beat >= (stale_before or worker.beat)
+end
+
+-- Whether a worker serves and is complete.
+local function is_choosable(prefix, field, worker, stale_before)
+  return worker.status == 'available' and beats(worker, stale_before) and worker.endpoint
+    and redis.call('PTTL', prefix .. 'worker:' .. field) >= 0
+end
+
+-- The place of a worker that serves and is complete. `most` is the concurrent limit, or nil if it is not known. One with
+-- counters that cannot be is left to its heartbeat, which repairs them.
+local function place_by_load(active, lifetime, slots, most)
+  if (slots and active >= slots) or math.abs(active) >= STEP / 2 or math.abs(lifetime) >= 2 ^ 31 then return BUSY end
+  if most and active >= most then return FULL end
+  return active - lifetime * STEP
+end
+
+-- The functions that change the index. They are made where they are needed: that takes time, and most selections need none.
+local function index_functions()
+  local function leave_part(at, part, field)
+    local key = at .. 'part:' .. part
+    local was_last = redis.call('ZREM', key, field) == 1 and redis.call('EXISTS', key) == 0
+    if was_last then redis.call('HDEL', at .. 'parts', part) end
+  end
+
+  -- Takes a worker out of its part, `was`, or out of all if that is not known.
+  local function leave_parts(at, field, was)
+    for _, part in ipairs(was and {was} or redis.call('HKEYS', at .. 'parts')) do
+      if string.find(part, ':', 1, true) then leave_part(at, part, field) end
+    end
+  end
+
+  -- Notes that `change` more workers are known, and that the next selection has to see until when each is believed. A size
+  -- that cannot be tells that a key of the index was deleted.
+  local function note_size(at, change)
+    local known = redis.call('ZCARD', at .. 'known')
+    local is_whole = (tonumber(redis.call('HGET', at .. 'parts', 'size') or 0)) + change == known
+    if is_whole and known == 0 then
+      redis.call('DEL', at .. 'parts')
+    else
+      redis.call('HSET', at .. 'parts', 'size', is_whole and known or -1, 'until', 0)
+    end
+  end
+
+  local function forget(prefix, field)
+    local at = prefix .. 'cluster:index:'
+    leave_parts(at, field, redis.call('HGET', at .. 'part_of', field))
+    redis.call('HDEL', at .. 'part_of', field)
+    redis.call('HDEL', at .. 'spares', field)
+    redis.call('SREM', at .. 'foreign', field)
+    if redis.call('ZREM', at .. 'known', field) == 1 then note_size(at, -1) end
+  end
+
+  -- Until when to believe what was read of a worker: not at all if it is not complete, or stale, since who writes it so may be
+  -- about to change it.
+  local function believed_until(worker, is_odd, by)
+    if is_odd then return UNBELIEVED + (by.now or 0) end
+    local heard = worker.beat + BELIEVED_S
+    if not by.now then return heard end
+    return math.min(math.max(heard, by.now + BELIEVED_AGAIN_S), worker.beat + by.stale_s + 1)
+  end
+
+  -- Brings the index up to date with the hash and the counters of the worker at `field`. Who changes one of them calls it
+  -- afterwards. All of `by` is optional: `own`, the worker itself is heard; `foreign`, no script has told of it; `now` with
+  -- `stale_s`, and `most`, as a selection knows them. Returns whether the worker may be chosen, and could not by the index.
+  local function index(prefix, active_hash, lifetime_hash, field, by)
+    local at, worker = prefix .. 'cluster:index:', read_hash(prefix, field)
+    local active, has_active = counter(active_hash, field)
+    local lifetime, has_lifetime = counter(lifetime_hash, field)
+    if not has_active and not has_lifetime then
+      forget(prefix, field)
+      return false
+    end
+    local part = string.match(field, '^[^:]*') .. ':' .. worker.version .. ':' .. worker.pool
+    local key = at .. 'part:' .. part
+    local was, stood = redis.call('HGET', at .. 'part_of', field), redis.call('ZSCORE', key, field)
+    local place, stale_before = nil, by.now and math.floor(by.now) - by.stale_s
+    if is_choosable(prefix, field, worker, stale_before) then
+      place = place_by_load(active, lifetime, worker.slots, by.most)
+    elseif worker.status == 'available' and beats(worker, stale_before) then
+      place = BUSY
+    end
+    if was ~= part then
+      leave_parts(at, field, was)
+      redis.call('HSET', at .. 'part_of', field, part)
+    end
+    if place then
+      redis.call('HSETNX', at .. 'parts', part, '')
+      redis.call('ZADD', key, place, field)
+    else
+      leave_part(at, part, field)
+    end
+    if worker.status == 'spare' then
+      redis.call('HSET', at .. 'spares', field, worker.pool)
+    else
+      redis.call('HDEL', at .. 'spares', field)
+    end
+    local is_full = worker.slots and active >= worker.slots
+    local is_odd = not worker.status or not beats(worker, stale_before) or (place == BUSY and not is_full)
+    local believed, is_new = believed_until(worker, is_odd, by), nil
+    if by.own or by.now then
+      is_new = redis.call('ZADD', at .. 'known', believed, field) == 1
+    else
+      is_new = redis.call('ZADD', at .. 'known', 'NX', believed, field) == 1
+    end
+    if is_new or is_odd then note_size(at, is_new and 1 or 0) end
+    if by.own then
+      redis.call('SREM', at .. 'foreign', field)
+    elseif by.foreign then
+      redis.call('SADD', at .. 'foreign', field)
+    end
+    return place ~= nil and place < FULL and (not stood or tonumber(stood) >= FULL)
+  end
+
+  -- Brings into the index who has a counter and is not in it, and takes out who has none. A counter that only one of the two
+  -- hashes has counts as 0 in the other, and is written there: they have the same fields then.
+  local function reconcile(prefix, active_hash, lifetime_hash, by)
+    local is_known, in_hashes = {}, {}
+    for _, field in ipairs(redis.call('ZRANGE', prefix .. 'cluster:index:known', 0, -1)) do is_known[field] = true end
+    for _, hash in ipairs({active_hash, lifetime_hash}) do
+      for _, field in ipairs(redis.call('HKEYS', hash)) do in_hashes[field] = (in_hashes[field] or 0) + 1 end
+    end
+    for field, count in pairs(in_hashes) do
+      if count == 1 then
+        redis.call('HSETNX', active_hash, field, 0)
+        redis.call('HSETNX', lifetime_hash, field, 0)
+      end
+      if count == 1 or not is_known[field] then
+        index(prefix, active_hash, lifetime_hash, field, {now = by.now, stale_s = by.stale_s, foreign = not is_known[field]})
+      end
+    end
+    for field in pairs(is_known) do
+      if not in_hashes[field] then forget(prefix, field) end
+    end
+    note_size(prefix .. 'cluster:index:', 0)
+  end
+
+  return {index = index, forget = forget, reconcile = reconcile, leave_part = leave_part}
+end
+
+-- Brings the index up to date with the worker at `field`, of whose counters 1 was taken.
+local function index_freed(prefix, active_hash, lifetime_hash, field)
+  local at = prefix .. 'cluster:index:'
+  local part = redis.call('HGET', at .. 'part_of', field)
+  local stood = part and redis.call('ZSCORE', at .. 'part:' .. part, field)
+  if stood and tonumber(stood) < BUSY then
+    redis.call('ZADD', at .. 'part:' .. part, place_by_load((counter(active_hash, field)), (counter(lifetime_hash, field))), field)
+  elseif stood or not part then
+    index_functions().index(prefix, active_hash, lifetime_hash, field, {})
+  end
+end
 -- [end: both]
 
 -- [shared: selections]
@@ -142,6 +334,7 @@ local function roll_back(prefix, active_hash, lifetime_hash, kind, id)
   if freed then
     take_one(active_hash, field)
     take_back(prefix, lifetime_hash, field)
+    index_freed(prefix, active_hash, lifetime_hash, field)
   end
   if given_up then add(all .. 'taken_back', was[1], 1) end
   leave_caps(prefix, name, was[6], was[7] or was[2])
@@ -162,12 +355,14 @@ end
 local stale_s, prefix, id, kind = tonumber(given(5, 30)), given(6, ''), given(7), given(17, 'session')
 local only, wanted_version = given(12), string.match(given(11, ''), '^%d+%.%d+')
 local wanted_pool = given(16)
-local excluded = {}
+local excluded, excluded_count = {}, 0
 if given(10) then
-  for worker_id in string.gmatch(ARGV[10], '[^,]+') do excluded[worker_id] = true end
+  for worker_id in string.gmatch(ARGV[10], '[^,]+') do
+    excluded[worker_id], excluded_count = true, excluded_count + 1
+  end
 end
 
-if id then
+if id and redis.call('EXISTS', prefix .. name_of(kind, id)) == 1 then
   local was = redis.call('HMGET', prefix .. name_of(kind, id), 'status', 'browserType', 'workerId')
   if was[1] == 'pending' and not excluded[was[3]] then
     local endpoint = redis.call('HGET', prefix .. 'worker:' .. was[2] .. ':' .. was[3], 'wsEndpoint')
@@ -215,89 +410,206 @@ for _, of in ipairs(id and caps or {}) do
   if is_full(of) then return false end
 end
 
--- From here on it is the hot path: few calls, one command for each worker.
-local call, find, type_prefix = redis.call, string.find, browser_type .. ':'
+-- From here on it is the hot path: few calls, and none for each worker.
+local call, at, type_prefix = redis.call, prefix .. 'cluster:index:', browser_type .. ':'
+local stale_before = math.floor(now) - stale_s
 
-local function counters(hash)
-  local flat, found = call('HGETALL', hash), {}
-  for i = 1, #flat, 2 do
-    if find(flat[i], type_prefix, 1, true) == 1 then found[flat[i]] = whole(flat[i + 1]) or 0 end
-  end
-  return found
-end
-
-local active, lifetime = counters(active_hash), counters(lifetime_hash)
-for field in pairs(lifetime) do active[field] = active[field] or 0 end
-
-local function passes(field, version)
-  local worker_id = string.sub(field, #type_prefix + 1)
-  version = wanted_version and string.match(version or '', '^%d+%.%d+')
-  return not excluded[worker_id] and (not only or only == worker_id) and (not version or version == wanted_version)
-end
-
-local serving, spares, pools, eligible, worker_prefix = 0, {}, {}, {}, prefix .. 'worker:'
-for field, live in pairs(active) do
-  local worker = call(
-    'HMGET', worker_prefix .. field, 'status', 'lastHeartbeat', 'slots', 'playwrightVersion', 'wsEndpoint', 'pool')
-  local status, beat, pool = worker[1], whole(worker[2]), worker[6] or browser_type
-  if not beat or math.floor(now) - beat > stale_s or (wanted_pool and pool ~= wanted_pool) then
-    status = nil
-  end
-  pools[field] = pool
-  if status == 'spare' and (not spares[pool] or field < spares[pool]) then
-    spares[pool] = field
-  elseif status == 'available' then
-    serving = serving + 1
-    local slots = whole(worker[3])
-    if live < max_active and (not slots or live < slots) and (lifetime[field] or 0) < max_lifetime
-      and passes(field, worker[4]) then
-      eligible[field] = worker[5]
+-- The first in these parts, by their keys, of those that may be chosen, are not excluded and have a lifetime below `limit`:
+-- field, place, key of the part.
+local function first_below(limit, keys)
+  local least, best, best_place, best_key = (0.5 - math.ceil(limit)) * STEP, nil, nil, nil
+  for i = 1, #keys do
+    local found = call('ZRANGEBYSCORE', keys[i], least, BEFORE_FULL, 'WITHSCORES', 'LIMIT', 0, excluded_count + 1)
+    for j = 1, #found, 2 do
+      local field = found[j]
+      if excluded_count == 0 or not excluded[string.sub(field, #type_prefix + 1)] then
+        local place = tonumber(found[j + 1])
+        if not best or place < best_place or (place == best_place and field < best) then
+          best, best_place, best_key = field, place, keys[i]
+        end
+        break
+      end
     end
   end
+  return best, best_place, best_key
 end
 
-local border = max_lifetime - math.max(1, math.floor(max_lifetime / math.max(1, serving)))
-
-local function better(one, other)
-  local mine, theirs = lifetime[one] or 0, lifetime[other] or 0
-  if (mine < border) ~= (theirs < border) then return mine < border end
-  if mine ~= theirs then return mine > theirs end
-  if active[one] ~= active[other] then return active[one] < active[other] end
-  return one < other -- by id, since pairs() has no order: the choice is repeatable
+-- Whether a worker's pool and version are those that are asked for.
+local function is_wanted(worker)
+  return (not wanted_pool or worker.pool == wanted_pool)
+    and (not wanted_version or worker.version == '' or worker.version == wanted_version)
 end
 
-local chosen, endpoint
+-- Adds 1 to a counter if it is `before`, and returns whether it was.
+local function count_up(hash, field, before)
+  local value = redis.pcall('HINCRBY', hash, field, 1)
+  if value == before + 1 then return true end
+  if type(value) == 'number' then
+    call('HINCRBY', hash, field, -1)
+  elseif counter(hash, field) == before then -- it is no whole number, which HINCRBY refuses
+    call('HSET', hash, field, before + 1)
+    return true
+  end
+  return false
+end
+
+-- Takes a slot of a worker if its counters are these, and returns whether they were; nil if it is none of the `count` that
+-- have one.
+local function take(field, active, lifetime, count)
+  if not count_up(active_hash, field, active) then return false end
+  if active == 0 and call('HLEN', active_hash) ~= count then
+    call('HDEL', active_hash, field)
+    return nil
+  end
+  if count_up(lifetime_hash, field, lifetime) then return true end
+  add(active_hash, field, -1)
+  return false
+end
+
+-- What the index says of the worker that it has found is believed only if the hash and the counters say the same. Whatever is
+-- amiss with the index is mended, and the choice made again.
+local READ_AGAIN = 8 -- of the workers that are not believed, each time
+local chosen, worker, active, lifetime, key, is_current, has_searched
 repeat
-  chosen = nil
-  for field in pairs(eligible) do
-    if not chosen or better(field, chosen) then chosen = field end
+  local amiss, field, place
+  local usable, serving, size, due = {}, 0, nil, nil
+  local parts, count = call('HGETALL', at .. 'parts'), call('HLEN', active_hash)
+  for i = 1, #parts, 2 do
+    local name, value = parts[i], parts[i + 1]
+    if name == 'size' then
+      size = tonumber(value)
+    elseif name == 'until' then
+      due = tonumber(value)
+    else
+      local of_type, version, pool = string.match(name, '^([^:]*):([^:]*):(.*)$')
+      if of_type == browser_type and (not wanted_pool or pool == wanted_pool) then
+        local part_key = at .. 'part:' .. name
+        local here = call('ZCARD', part_key)
+        serving = serving + here
+        if here == 0 then
+          amiss = 'lost'
+        elseif value ~= ARGV[2] then
+          amiss = amiss or 'limit'
+        end
+        if not wanted_version or version == '' or version == wanted_version then usable[#usable + 1] = part_key end
+      end
+    end
   end
-  if not chosen then
-    if id then call('SET', prefix .. 'slots:wanted:' .. (wanted_pool or browser_type), 1) end
-    return false
+  if amiss ~= 'lost' and not is_current and ((size or 0) ~= count or (due and now >= due)) then
+    amiss = 'old'
+  elseif not amiss and only then
+    field = type_prefix .. only
+    local part, has_active, has_lifetime = call('HGET', at .. 'part_of', field), nil, nil
+    worker, key = read_hash(prefix, field), at .. 'part:' .. (part or '')
+    active, has_active = counter(active_hash, field)
+    lifetime, has_lifetime = counter(lifetime_hash, field)
+    if not excluded[only] and (has_active or has_lifetime) and lifetime < max_lifetime and is_wanted(worker)
+      and is_choosable(prefix, field, worker, stale_before)
+      and place_by_load(active, lifetime, worker.slots, max_active) < FULL and take(field, active, lifetime, count) then
+      chosen = field
+    end
+  elseif not amiss and serving > 0 then
+    if serving > 1 then -- else the border decides nothing
+      field, place, key = first_below(max_lifetime - math.max(1, math.floor(max_lifetime / serving)), usable)
+    end
+    if not field then field, place, key = first_below(max_lifetime, usable) end
+    if field then
+      worker, lifetime = read_hash(prefix, field), -math.floor(place / STEP + 0.5)
+      active = place + lifetime * STEP
+      local taken = is_wanted(worker) and is_choosable(prefix, field, worker, stale_before)
+        and place_by_load(active, lifetime, worker.slots, max_active) == place and take(field, active, lifetime, count)
+      if taken then
+        chosen = field
+      else
+        amiss, is_current = 'wrong', is_current and taken ~= nil
+      end
+    end
   end
-  endpoint = call('PTTL', worker_prefix .. chosen) >= 0 and eligible[chosen]
-  eligible[chosen] = nil -- if it has no TTL, the next best is tried
-until endpoint
+
+  if not chosen and not amiss and not only and not has_searched then amiss = 'none' end
+  if amiss then
+    local change = index_functions()
+    local as_now = {now = now, stale_s = stale_s}
+    local of_scope = {now = now, stale_s = stale_s, most = max_active} -- for parts whose limit is this one
+    local function make_anew()
+      for _, name in ipairs(call('HKEYS', at .. 'parts')) do call('DEL', at .. 'part:' .. name) end
+      call('DEL', at .. 'parts', at .. 'part_of', at .. 'known', at .. 'spares')
+      change.reconcile(prefix, active_hash, lifetime_hash, as_now)
+    end
+    local function read_again(fields)
+      for _, each in ipairs(fields) do
+        change.index(prefix, active_hash, lifetime_hash, each, {now = now, stale_s = stale_s, foreign = true})
+      end
+    end
+    if amiss == 'lost' then
+      make_anew()
+    elseif amiss == 'limit' then
+      for i = 1, #parts, 2 do
+        local of_type, pool = string.match(parts[i], '^([^:]*):[^:]*:(.*)$')
+        if of_type == browser_type and (not wanted_pool or pool == wanted_pool) and parts[i + 1] ~= ARGV[2] then
+          call('HSET', at .. 'parts', parts[i], ARGV[2])
+          if (tonumber(parts[i + 1]) or 0) < max_active then -- who was full may have a free slot
+            for _, each in ipairs(call('ZRANGEBYSCORE', at .. 'part:' .. parts[i], FULL, FULL)) do
+              change.index(prefix, active_hash, lifetime_hash, each, of_scope)
+            end
+          end
+        end
+      end
+    elseif amiss == 'wrong' then
+      local is_lifetime, is_there = counter(lifetime_hash, field)
+      if is_there and is_lifetime ~= lifetime then
+        make_anew() -- no script of this grid has written that lifetime, and other workers may have got another one, too
+      else
+        change.leave_part(at, string.sub(key, #at + #'part:' + 1), field)
+        change.index(prefix, active_hash, lifetime_hash, field, of_scope)
+      end
+    else
+      is_current, has_searched = true, amiss == 'none'
+      if (size or 0) ~= call('ZCARD', at .. 'known') then make_anew() end
+      read_again(call('ZRANGEBYSCORE', at .. 'known', 0, ARGV[4]))
+      read_again(call('ZRANGEBYSCORE', at .. 'known', '-inf', '(0', 'LIMIT', 0, has_searched and -1 or READ_AGAIN))
+      if has_searched then read_again(call('SMEMBERS', at .. 'foreign')) end
+      local known = call('ZCARD', at .. 'known')
+      if known ~= call('HLEN', active_hash) or known ~= call('HLEN', lifetime_hash) then
+        change.reconcile(prefix, active_hash, lifetime_hash, as_now)
+      end
+      local first = call('ZRANGEBYSCORE', at .. 'known', '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+      if first[2] then call('HSET', at .. 'parts', 'until', math.max(0, first[2])) end
+    end
+  end
+until not amiss
+if not chosen then
+  if id then call('SET', prefix .. 'slots:wanted:' .. (wanted_pool or browser_type), 1) end
+  return false
+end
+local endpoint, pool = worker.endpoint, worker.pool
 
 local lease_until = string.format('%.3f', now + tonumber(given(8, 10)))
--- Not HINCRBY, which refuses a value that is no number; the values are known here.
-call('HSET', active_hash, chosen, active[chosen] + 1)
-call('HSET', lifetime_hash, chosen, (lifetime[chosen] or 0) + 1)
+active, lifetime = active + 1, lifetime + 1
+call('ZADD', key, 'XX', place_by_load(active, lifetime, worker.slots, max_active), chosen)
 if not id then
-  add(worker_prefix .. chosen, 'outside', 1)
-  add(worker_prefix .. chosen, 'outsideLifetime', 1)
+  add(prefix .. 'worker:' .. chosen, 'outside', 1)
+  add(prefix .. 'worker:' .. chosen, 'outsideLifetime', 1)
 end
-if (lifetime[chosen] or 0) + 1 >= max_lifetime then
+if lifetime >= max_lifetime then
   local command = prefix .. 'worker:cmd:' .. chosen
   if redis.call('SET', command, 'shutdown', 'NX', 'PX', milliseconds(tonumber(given(15, 60)))) then
-    redis.call('HSET', worker_prefix .. chosen, 'usedUp', lease_until) -- else there is an operator's command, which stays
+    redis.call('HSET', prefix .. 'worker:' .. chosen, 'usedUp', lease_until) -- else there is an operator's command, which stays
   end
   redis.call('PUBLISH', command, 'shutdown')
-  local spare = spares[pools[chosen]]
+  local spare
+  local spares = call('HGETALL', at .. 'spares')
+  for i = 1, #spares, 2 do
+    local field = spares[i]
+    if spares[i + 1] == pool and string.find(field, type_prefix, 1, true) == 1 and (not spare or field < spare) then
+      local other = read_hash(prefix, field)
+      if other.pool == pool and other.status == 'spare' and beats(other, stale_before) then spare = field end
+    end
+  end
   if spare then
-    redis.call('HSET', worker_prefix .. spare, 'status', 'available')
-    redis.call('HSET', worker_prefix .. chosen, 'replacement', string.sub(spare, #type_prefix + 1))
+    redis.call('HSET', prefix .. 'worker:' .. spare, 'status', 'available')
+    index_functions().index(prefix, active_hash, lifetime_hash, spare, {now = now, stale_s = stale_s})
+    redis.call('HSET', prefix .. 'worker:' .. chosen, 'replacement', string.sub(spare, #type_prefix + 1))
     wake(prefix, spare)
   end
 end
@@ -306,14 +618,15 @@ if id then
   local name, all = name_of(kind, id), all_of(prefix, kind)
   local record = {
     'kind', kind, 'browserType', browser_type, 'workerId', string.sub(chosen, #type_prefix + 1), 'status', 'pending',
-    'createdAt', ARGV[4], 'client', given(9, ''), 'pool', pools[chosen],
+    'createdAt', ARGV[4], 'client', given(9, ''), 'pool', pool,
   }
   for i = 1, #fields do record[#record + 1] = fields[i] end
   redis.call('HSET', prefix .. name, unpack(record))
   redis.call('PEXPIRE', prefix .. name, milliseconds(tonumber(given(13, 900))))
   redis.call('ZADD', all .. 'live:' .. chosen, lease_until, id)
   redis.call('ZADD', all .. 'index', ARGV[4], id)
-  redis.call('ZREMRANGEBYRANK', all .. 'index', 0, -tonumber(given(14, 10000)) - 1)
-  join_caps(prefix, name, table.concat(caps, ','))
+  local surplus = redis.call('ZCARD', all .. 'index') - tonumber(given(14, 10000))
+  if surplus > 0 then redis.call('ZREMRANGEBYRANK', all .. 'index', 0, surplus - 1) end
+  if #caps > 0 then join_caps(prefix, name, table.concat(caps, ',')) end
 end
 return endpoint

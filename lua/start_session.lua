@@ -9,7 +9,7 @@
 -- Returns 1 if the session runs, 0 if it does not (not known, ended, or another worker's), 2 if it holds a slot again: its end
 --       was presumed wrongly, which counts as a repair, or Redis had no record of it (was away, or lost it).
 -- Keys  session:{id}, sessions:live:{type}:{id} or sessions:leased:{type}:{id}; for a lease lease:{id} and
---       leases:live:{type}:{id}; in the last case also the counter, cluster:counter_repairs and sessions:of:{…}.
+--       leases:live:{type}:{id}; in the last case also the counter, cluster:index:…, cluster:counter_repairs and sessions:of:{…}.
 --
 -- Idempotent by the session's state.
 
@@ -34,6 +34,7 @@ if was[1] == 'running' then return 1 end
 if (was[1] and not was[4]) or ARGV[6] == '' or redis.call('EXISTS', prefix .. 'worker:' .. field) == 0 then return 0 end
 if adopt(prefix, field, kind, id, given(10, ''), now, tonumber(ARGV[4]), now, ARGV[7], given(8, '')) == 1 then
   add(KEYS[1], field, 1)
+  note_change(prefix, field)
   if was[1] then note_repair(prefix) end
 end
 return 2

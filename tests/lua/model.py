@@ -260,3 +260,94 @@ class LuaGrid:
 
     def repairs(self) -> int:
         return int(self.get("GET", "cluster:counter_repairs") or 0)
+
+
+# The rule by which lua/selector.lua chooses, in Python, on all that there is
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a selection asks for."""
+
+    browser: str = "chromium"
+    max_active: int = 3
+    max_lifetime: int = 6
+    pool: str = ""
+    version: str = ""
+    exclude: str = ""
+    only: str = ""
+
+    def arguments(self, now: float, prefix: str) -> tuple[str, ...]:
+        """Those of the script, without a session."""
+        head = (self.browser, self.max_active, self.max_lifetime, now, STALE_S, prefix)
+        return tuple(map(str, (*head, "", "", "", self.exclude, self.version, self.only, "", "", "", self.pool)))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What Redis has of one worker."""
+
+    fields: dict[str, str]
+    active: int
+    lifetime: int
+    has_ttl: bool
+
+    @property
+    def version(self) -> str:
+        return ".".join(self.fields.get("playwrightVersion", "").split(".")[:2])
+
+    def serves(self, now: float, status: str = "available") -> bool:
+        beat = self.fields.get("lastHeartbeat")
+        return self.fields.get("status") == status and beat is not None and int(now) - int(beat) <= STALE_S
+
+    def is_in(self, wish: Wish, name: str) -> bool:
+        browser = name.partition(":")[0]
+        return browser == wish.browser and wish.pool in ("", self.fields.get("pool", browser))
+
+    def may_be_chosen(self, wish: Wish, name: str, now: float) -> bool:
+        worker_id, slots = name.partition(":")[2], int(self.fields.get("slots", 2**31))
+        return (
+            self.is_in(wish, name)
+            and self.serves(now)
+            and self.has_ttl
+            and "wsEndpoint" in self.fields
+            and self.active < min(slots, wish.max_active)
+            and self.lifetime < wish.max_lifetime
+            and (not wish.version or not self.version or self.version == wish.version)
+            and worker_id not in wish.exclude.split(",")
+            and wish.only in ("", worker_id)
+        )
+
+
+def all_seen(grid: LuaGrid) -> dict[str, Seen]:
+    """All workers that have a counter, by type and id."""
+    active, lifetime = (grid.client.hgetall(name) for name in grid.counters)
+    names = sorted({*active, *lifetime})
+    with grid.client.pipeline(transaction=False) as pipeline:
+        for name in names:
+            pipeline.hgetall(f"{grid.prefix}worker:{name}")
+            pipeline.pttl(f"{grid.prefix}worker:{name}")
+        replies = pipeline.execute()
+    return {
+        name: Seen(fields, int(active.get(name, 0)), int(lifetime.get(name, 0)), ttl >= 0)
+        for name, fields, ttl in zip(names, replies[::2], replies[1::2], strict=True)
+    }
+
+
+def plain_choice(seen: dict[str, Seen], wish: Wish, now: float) -> str | None:
+    """The worker, as type and id, that a selection has to choose; None if there is none."""
+    serving = sum(each.is_in(wish, name) and each.serves(now) for name, each in seen.items())
+    border = wish.max_lifetime - max(1, wish.max_lifetime // max(1, serving))
+
+    def rank(name: str) -> tuple[bool, int, int, str]:
+        return seen[name].lifetime >= border, -seen[name].lifetime, seen[name].active, name
+
+    return min((name for name, each in seen.items() if each.may_be_chosen(wish, name, now)), key=rank, default=None)
+
+
+def plain_spare(seen: dict[str, Seen], browser: str, pool: str, now: float) -> str | None:
+    """The spare that takes the place of a worker of this pool."""
+    wish = Wish(browser, pool=pool)
+    return min(
+        (name for name, each in seen.items() if each.is_in(wish, name) and each.serves(now, "spare")), default=None
+    )

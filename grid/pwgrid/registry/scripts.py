@@ -6,6 +6,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 import hiredis
@@ -29,9 +30,7 @@ class Script:
 @cache
 def load(name: str) -> Script:
     """Reads lua/`name`.lua, and puts the library before it if its first line says so."""
-    source = _text(name)
-    if _NEEDS_LIBRARY in source.partition("\n")[0]:
-        source = _library() + source
+    source = assembled(resource_dir("lua"), name)
     digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
     return Script(source, digest, packed(("SCRIPT", "LOAD", source)))
 
@@ -43,16 +42,18 @@ def packed(command: tuple[str | bytes | int | float, ...]) -> bytes:
     return text
 
 
-@cache
-def _library() -> str:
-    """Returns the functions of several scripts: the shared parts of those that stand alone, each once, and lib.lua,
-    which uses them."""
-    shared = dict(_SHARED_PART.findall(_text("reaper") + _text("selector")))
-    return "".join(shared.values()) + _text("lib")
+def assembled(directory: Path, name: str) -> str:
+    """Returns the text of `name`.lua in this directory as Redis gets it, with the library if it needs that."""
 
+    def text(name: str) -> str:
+        return (directory / f"{name}.lua").read_text(encoding="utf-8")
 
-def _text(name: str) -> str:
-    return (resource_dir("lua") / f"{name}.lua").read_text(encoding="utf-8")
+    source = text(name)
+    if _NEEDS_LIBRARY not in source.partition("\n")[0]:
+        return source
+    # The functions of several scripts: shared parts of those that stand alone, each once, and lib.lua, which uses them.
+    shared = dict(_SHARED_PART.findall(text("reaper") + text("selector")))
+    return "".join(shared.values()) + text("lib") + source
 
 
 def write_probe(prefix: str) -> tuple[str, ...]:
