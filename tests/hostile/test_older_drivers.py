@@ -3,7 +3,6 @@ browser server keeps apart and cleans up is the same with them."""
 
 import asyncio
 import json
-import re
 import subprocess
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from pwgrid.worker.browser.launch import LAUNCHER
 from tests.hostile import messages
 from tests.hostile.test_guard import refused
 from tests.hostile.test_messages import EVERYTHING, NODE, OLDER, calls
-from tests.support.drivers import MIDDLE, OLDEST, cached_driver
+from tests.support.drivers import MIDDLE, OLDEST, cached_driver, messages_of
 from tests.support.protocol_client import Refusal, protocol_client
 from tests.support.stand_in_proxy import browser_server, processes_of
 
@@ -24,15 +23,6 @@ pytestmark = pytest.mark.timeout(600)  # pip may be among what runs here
 @pytest.fixture(params=[OLDEST, MIDDLE])
 def driver(request: pytest.FixtureRequest) -> Driver:
     return cached_driver(request.param)
-
-
-def messages_of(driver: Driver) -> set[tuple[str, str]]:
-    """All that its protocol has, as its own table of them says."""
-    lib = driver.core / "lib"
-    bundle = lib / "coreBundle.js"
-    (file,) = [bundle] if bundle.exists() else lib.rglob("protocolMetainfo.js")
-    found = re.findall(r'\["(\w+\.\w+)", \{', file.read_text())
-    return {(name.split(".")[0], name.split(".")[1]) for name in found}
 
 
 def test_the_table_has_every_message_of_an_older_playwright(driver: Driver) -> None:

@@ -23,6 +23,7 @@ from pwgrid.worker.browser.launch import LAUNCHER, LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer, OnClosed
 from pwgrid.worker.holders import LiveSession, OfferedClient, OwnBrowser, SessionClosed
 from tests.support.browsers import fit_browser
+from tests.support.drivers import under_test
 from tests.support.fake_grid import FAKE_LAUNCHER, launching
 
 BOUND_S = 90.0
@@ -95,13 +96,12 @@ def spec(
     **changes: Any,
 ) -> LaunchSpec:
     """What a worker would launch in `directory`: the browser of this host, or what `launching()` says instead of it.
-    `driver`: another one than pwgrid's own.
+    `driver`: another one than that under test.
     `changes` are settings; they are not checked, so a test may set times shorter than the shortest allowed."""
     assert changes.keys() <= SETTINGS.keys(), changes
     settings = Settings().model_copy(update={"launch_timeout": BOUND_S, **changes})
     browser = FoundBrowser(browser_type, "", "", "setting") if fake else fit_browser(browser_type)
-    if driver is not None:
-        browser = replace(browser, driver=driver)
+    browser = replace(browser, driver=driver or under_test())
     return LaunchSpec(
         settings,
         settings.short_form(browser_type),
