@@ -31,6 +31,7 @@ from tests.support.grid import eventually_async
 from tests.support.protocol_client import ProtocolClient, Refusal, protocol_client
 from tests.support.stand_in_proxy import BOUND_S, Watched, browser_server
 
+SHARED = 5
 VIDEO = {"dir": "/of/the/client", "size": {"width": 320, "height": 240}}  # until 1.59 a client has to name one
 STORED = {"cookies": [], "origins": [{"origin": "http://a.test", "localStorage": [{"name": "a", "value": "b"}]}]}
 
@@ -90,7 +91,7 @@ class Shared:
 
 @contextlib.asynccontextmanager
 async def shared_browser() -> AsyncIterator[Shared]:
-    async with browser_server(max_concurrent_sessions=5) as watched, protocol_client(watched.endpoint) as other:
+    async with browser_server(max_concurrent_sessions=SHARED) as watched, protocol_client(watched.endpoint) as other:
         yield Shared(watched, other, await browser_session(other))
 
 

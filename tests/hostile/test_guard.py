@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import zipfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -38,28 +38,24 @@ from tests.hostile.calls import (
 from tests.hostile.messages import CRASHES_THE_BROWSER
 from tests.support.grid import eventually_async
 from tests.support.protocol_client import ProtocolClient, Refusal, protocol_client
-from tests.support.stand_in_proxy import BOUND_S, Watched, browser_server, processes_of, readable
+from tests.support.stand_in_proxy import (
+    BOUND_S,
+    Servers,
+    Watched,
+    browser_server,
+    processes_of,
+    readable,
+    shared_servers,
+)
 
 SHARED = 5
 GUARDED = "CLIENT_GUARD=off allows it"
 
 
-Servers = Callable[[dict[str, Any]], Awaitable[Watched]]
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def servers() -> AsyncIterator[Servers]:
-    """One browser server with these settings for all tests of this file: those that end nothing, and count neither
-    processes nor targets, of which some of an earlier test may be on their way out."""
-    started: dict[str, Watched] = {}
-    async with contextlib.AsyncExitStack() as stack:
-
-        async def with_settings(changes: dict[str, Any]) -> Watched:
-            if (name := str(changes)) not in started or started[name].gone.done():
-                started[name] = await stack.enter_async_context(browser_server(**changes))
-            return started[name]
-
-        yield with_settings
+    async with shared_servers() as started:
+        yield started
 
 
 @pytest_asyncio.fixture(loop_scope="session")

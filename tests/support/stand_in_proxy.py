@@ -7,7 +7,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -158,6 +158,24 @@ async def browser_server(
                 yield watched
             finally:
                 await server.stop(10)
+
+
+Servers = Callable[[dict[str, Any]], Awaitable[Watched]]
+
+
+@contextlib.asynccontextmanager
+async def shared_servers() -> AsyncIterator[Servers]:
+    """One browser server with these settings for several tests: those that end nothing, and count neither processes nor
+    targets, of which some of an earlier test may be on their way out."""
+    started: dict[str, Watched] = {}
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def with_settings(changes: dict[str, Any]) -> Watched:
+            if (name := str(sorted(changes.items()))) not in started or started[name].gone.done():
+                started[name] = await stack.enter_async_context(browser_server(**changes))
+            return started[name]
+
+        yield with_settings
 
 
 @contextlib.asynccontextmanager
