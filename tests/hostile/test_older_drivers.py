@@ -342,7 +342,9 @@ async def test_an_own_browser_of_an_older_driver_leaves_nothing(watched: Watched
         await test_own_browsers.test_a_browser_that_is_killed_ends_its_own_session_alone(watched)
 
 
-async def test_a_profile_of_an_older_driver_s_browser_is_written_before_its_session_is_over(watched: Watched) -> None:
+async def test_a_cdp_session_of_an_older_driver_writes_its_profile_before_it_is_over_and_leaves_no_file(
+    watched: Watched,
+) -> None:
     directory = watched.directory / "own" / "profile"
     directory.mkdir(parents=True)
     async with cdp_door_of(watched) as door:
@@ -356,3 +358,4 @@ async def test_a_profile_of_an_older_driver_s_browser_is_written_before_its_sess
             closed = await watched.next_closed()
             assert (closed.is_in_order, closed.profile) == (True, door.profile)
         assert found == [[], ["ada"]]
+    assert list((watched.directory / "files").iterdir()) == []
