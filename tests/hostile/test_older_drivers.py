@@ -209,7 +209,7 @@ ATTACKS = [
     ),
     attack(test_guard.test_in_strict_no_session_reaches_beyond_its_own_page, "beyond the own page", STRICT),
     attack(
-        test_guard.test_the_record_of_a_browser_goes_to_nobody_but_who_started_it, "a browser's record", of="a page"
+        test_guard.test_the_record_of_a_browser_goes_to_nobody_but_who_started_it, "a browser's record", of="the browser"
     ),
     attack(test_guard.test_a_context_is_reused_by_its_own_connection_alone, "reuse", guard="compatible", slots=SHARED),
     attack(test_guard.test_contexts_and_pages_that_were_made_over_cdp_end_with_their_session, "made over CDP"),
