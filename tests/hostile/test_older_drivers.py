@@ -6,6 +6,7 @@ import base64
 import contextlib
 import inspect
 import json
+import os
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -26,6 +27,7 @@ from tests.hostile.test_guard import SHARED, TRAVERSAL, refused
 from tests.hostile.test_messages import EVERYTHING, NODE, OLDER, calls
 from tests.process import test_own_browsers
 from tests.process.test_live_view import COLOURS, coloured, frame_of_colour, viewer
+from tests.support.browsers import fit_browser
 from tests.support.cdp_door import cdp_client, cdp_door_of
 from tests.support.drivers import MIDDLE, OLDEST, cached_driver, driver_under_test, messages_of
 from tests.support.grid import eventually_async
@@ -137,6 +139,43 @@ def test_what_a_client_tells_of_its_waits_is_kept_within_bounds() -> None:
     }
 
 
+UNDER_WAY = """
+const { loadDriver } = require(process.argv[1] + '/driver.cjs');
+const { hasCallsUnderWay } = require(process.argv[1] + '/calls.cjs');
+const driver = loadDriver(process.argv[2]);
+const found = [];
+let connection;
+const prototype = Object.getPrototypeOf(driver.connection);
+const { dispatch } = prototype;
+prototype.dispatch = function(message) {
+  if (this === driver.connection || message.method !== 'newPage')
+    return dispatch.call(this, message);
+  found.push(hasCallsUnderWay(this));
+  setImmediate(() => found.push(hasCallsUnderWay(connection = this))); // Playwright does not begin at once
+  return dispatch.call(this, message);
+};
+(async () => {
+  const options = { executablePath: process.argv[3], chromiumSandbox: false };
+  const launched = await driver.playwright.chromium.launchServer(options);
+  const client = await driver.playwright.chromium.connect(launched.wsEndpoint());
+  await (await client.newContext()).newPage();
+  await client.contexts()[0].pages()[0].evaluate('6 * 7');
+  found.push(hasCallsUnderWay(connection));
+  await launched.kill();
+  console.log(JSON.stringify(found));
+  process.exit();
+})();
+"""
+
+
+def test_it_is_known_whether_a_call_of_a_client_is_under_way(driver: Driver, tmp_path: Path) -> None:
+    adapters, browser = LAUNCHER.with_name("playwright"), fit_browser("chromium").executable
+    command = [driver.node, "-e", UNDER_WAY, adapters, driver.core, browser]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment)
+    assert json.loads(done.stdout) == [False, True, False], done.stderr
+
+
 async def test_a_client_with_too_many_waits_goes_on(driver: Driver, watched: Watched) -> None:
     async with protocol_client(watched.endpoint) as client:
         page = await client.new_page()
@@ -209,7 +248,9 @@ ATTACKS = [
     ),
     attack(test_guard.test_in_strict_no_session_reaches_beyond_its_own_page, "beyond the own page", STRICT),
     attack(
-        test_guard.test_the_record_of_a_browser_goes_to_nobody_but_who_started_it, "a browser's record", of="the browser"
+        test_guard.test_the_record_of_a_browser_goes_to_nobody_but_who_started_it,
+        "a browser's record",
+        of="the browser",
     ),
     attack(test_guard.test_a_context_is_reused_by_its_own_connection_alone, "reuse", guard="compatible", slots=SHARED),
     attack(test_guard.test_contexts_and_pages_that_were_made_over_cdp_end_with_their_session, "made over CDP"),

@@ -19,6 +19,7 @@ const { judgeSize } = require('./message_bounds.cjs');
 const { ENDS_THE_SESSION, isWellFormed, judge, judgeNavigation } = require('./message_guard.cjs');
 const { override } = require('./override.cjs');
 const { browserTypeOf, overrideDownloads } = require('./playwright/browsers.cjs');
+const { hasCallsUnderWay } = require('./playwright/calls.cjs');
 const { closeToTheEnd } = require('./playwright/contexts.cjs');
 const { connectNetworks } = require('./playwright/servers.cjs');
 const { WaitInfo, waitInfoOf } = require('./playwright/wait_info.cjs');
@@ -273,7 +274,7 @@ class Client {
     this.processes.forEach(killGroup); // a video that nobody will see; ffmpeg may also be stuck
     this.streams.forEach(each => each.destroy());
     this.contexts.forEach(withoutVideo);
-    if (this.connection?._activeProgressControllers?.size) // Playwright waits for all of them before it calls `cleanup`
+    if (this.connection && hasCallsUnderWay(this.connection)) // Playwright waits for all of them before it calls `cleanup`
       this.untilLimit();
   }
 

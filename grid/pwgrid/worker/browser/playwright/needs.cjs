@@ -22,7 +22,7 @@ const NEEDS = {
   context: 'once() close() doClose() _options _browserContextId newCDPSession() possiblyUninitializedPages() _didCloseInternal()',
   page: 'isClosed() mainFrame() browserContext initializedOrUndefined() delegate.navigateFrame() screenshotter.screenshotPage() '
     + 'screenshotter.screenshotElement()',
-  Page: '_type _guid _parent._type expectScreenshot()',
+  Page: '_type _guid _parent._type expectScreenshot() connection._activeProgressControllers.size|_activeProgressControllers.size',
   Playwright: '_type cleanup()',
   APIRequestContext: '_object.fetchResponses.set()',
   CDPSession: '_type send() _object._session.send() _object._session._parentSession _object._session._sessionId',
