@@ -378,7 +378,6 @@ async def test_what_a_browser_of_an_older_driver_asks_for_comes_from_the_network
 
 async def test_an_own_browser_of_an_older_driver_leaves_nothing(watched: Watched) -> None:
     with own_browsers(watched):
-        await test_own_browsers.test_each_session_has_a_browser_that_no_other_one_sees(watched)
         await test_own_browsers.test_nothing_of_a_browser_is_left_when_its_session_is_over(watched)
         await test_own_browsers.test_a_browser_that_is_killed_ends_its_own_session_alone(watched)
 
