@@ -1,5 +1,6 @@
 """Fixtures of the tests with real browsers: a shared grid, its counters checked after each test, and the clients."""
 
+import contextlib
 import inspect
 import shutil
 import signal
@@ -17,6 +18,7 @@ from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.installed.headed import find_headed, find_xvfb
 from tests.support.browsers import fit_browser, settings_of_host
+from tests.support.drivers import cached_driver, driver_under_test
 from tests.support.grid import RUNNING, Grid, eventually, running_grid
 from tests.support.redis import own_redis
 
@@ -56,6 +58,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     from tests.support.xdist_lanes import scheduler
 
     return scheduler(config, log)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--driver 1.58`: what runs a browser server without a grid runs it with another driver of Playwright."""
+    parser.addoption("--driver", metavar="MINOR", help="the Playwright, like 1.58, that browser servers run with")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _driver(request: pytest.FixtureRequest) -> Iterator[None]:
+    minor = request.config.getoption("--driver")
+    with driver_under_test(cached_driver(minor)) if minor else contextlib.nullcontext():
+        yield
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import base64
 import os
 from typing import Any
 
+from tests.support.drivers import messages_of, under_test
 from tests.support.protocol_client import ProtocolClient
 from tests.support.stand_in_proxy import BOUND_S, Watched
 
@@ -19,7 +20,26 @@ DOWNLOAD = """(() => {
 })()"""
 
 
-async def tracing_of(client: ProtocolClient, context: str) -> str:
+TRACED: dict[str, Any] = {"snapshotDom": True, "snapshots": True, "screencast": True, "screenshots": True}
+"""All that a trace may have but pictures of single actions. A driver passes over names that it does not know."""
+
+
+def recorder() -> str:
+    """The message that starts the recorder."""
+    return next(each for each in ("showRecorder", "enableRecorder") if has_message("BrowserContext", each))
+
+
+def har_of(client: ProtocolClient, context: str) -> str:
+    """What is asked for a HAR of this context."""
+    return context if has_message("BrowserContext", "harStart") else tracing_of(client, context)
+
+
+def has_message(kind: str, method: str) -> bool:
+    """Whether the driver under test knows it."""
+    return (kind, method) in messages_of(under_test())
+
+
+def tracing_of(client: ProtocolClient, context: str) -> str:
     return str(client.objects[context][1]["tracing"]["guid"])
 
 

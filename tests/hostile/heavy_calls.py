@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from tests.hostile.calls import evaluate, tracing_of
+from tests.hostile.calls import evaluate, goto, har_of
 from tests.support.https_server import certificate_file, https_server, large_diffie_hellman, packed_certificate
 from tests.support.protocol_client import BOUND_S, ProtocolClient, Refusal, protocol_client
 
@@ -125,6 +125,7 @@ async def a_pattern_that_takes_long_to_compile(at: At) -> None:
 async def a_pattern_of_web_sockets(at: At) -> None:
     patterns = [{"regexSource": "(a+)+b", "regexFlags": "i"}]
     await at.send(at.context, "setWebSocketInterceptionPatterns", patterns=patterns)
+    await goto(at.client, at.page, "data:text/html,")  # with older drivers it is for pages that are loaded from now on
     await at.evaluate(f"void new WebSocket('{PLACE.replace('http', 'ws')}/' + 'a'.repeat(40))")
     await at.client.ended
 
@@ -132,7 +133,7 @@ async def a_pattern_of_web_sockets(at: At) -> None:
 @heavy("Tracing.harStart", TOO_MUCH_WORK)
 async def a_pattern_of_a_har(at: At) -> None:
     options = {"urlRegexSource": "(a+)+b", "urlRegexFlags": "i"}
-    await at.send(await tracing_of(at.client, at.context), "harStart", options=options)
+    await at.send(har_of(at.client, at.context), "harStart", options=options)
     await at.fetch("'a'.repeat(40)")
 
 

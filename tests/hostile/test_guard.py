@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import zipfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,44 +19,45 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from pwgrid.installed.browsers import find_browser
+from pwgrid.installed.driver import own_driver
 from pwgrid.settings.model import Settings
 from tests.hostile.calls import (
     DOWNLOAD,
+    TRACED,
     browser_session,
     evaluate,
     goto,
+    har_of,
     left_behind,
     page_session,
     read_stream,
+    recorder,
     targets,
     title,
     tracing_of,
 )
 from tests.hostile.messages import CRASHES_THE_BROWSER
+from tests.support.drivers import under_test
 from tests.support.grid import eventually_async
 from tests.support.protocol_client import ProtocolClient, Refusal, protocol_client
-from tests.support.stand_in_proxy import BOUND_S, Watched, browser_server, processes_of, readable
+from tests.support.stand_in_proxy import (
+    BOUND_S,
+    Servers,
+    Watched,
+    browser_server,
+    processes_of,
+    readable,
+    shared_servers,
+)
 
 SHARED = 5
 GUARDED = "CLIENT_GUARD=off allows it"
 
 
-Servers = Callable[[dict[str, Any]], Awaitable[Watched]]
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def servers() -> AsyncIterator[Servers]:
-    """One browser server with these settings for all tests of this file: those that end nothing, and count neither
-    processes nor targets, of which some of an earlier test may be on their way out."""
-    started: dict[str, Watched] = {}
-    async with contextlib.AsyncExitStack() as stack:
-
-        async def with_settings(changes: dict[str, Any]) -> Watched:
-            if (name := str(changes)) not in started or started[name].gone.done():
-                started[name] = await stack.enter_async_context(browser_server(**changes))
-            return started[name]
-
-        yield with_settings
+    async with shared_servers() as started:
+        yield started
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -93,7 +94,7 @@ async def test_a_recorder_is_refused_and_starts_no_process() -> None:
     async with browser_server() as watched, protocol_client(watched.endpoint) as client:
         context = await client.new_context()
         before = {process.pid for process in processes_of(watched.directory)}
-        await refused(client.send(context, "showRecorder"), f"it starts another browser on the host ({GUARDED})")
+        await refused(client.send(context, recorder()), f"it starts another browser on the host ({GUARDED})")
         assert {process.pid for process in processes_of(watched.directory)} == before
 
 
@@ -102,7 +103,7 @@ async def test_without_a_guard_the_processes_that_a_session_started_end_with_it(
         before = {process.pid for process in processes_of(watched.directory)}
         async with protocol_client(watched.endpoint) as client:
             context = await client.new_context(noDefaultViewport=True)
-            shown = asyncio.ensure_future(client.send(context, "showRecorder"))
+            shown = asyncio.ensure_future(client.send(context, recorder()))
             node = psutil.Process(watched.server.pid)
             await eventually_async(lambda: len(node.children()) > 1, "the recorder's browser runs")
             shown.cancel()
@@ -138,7 +139,7 @@ async def test_the_name_of_a_trace_does_not_lead_out_of_the_sessions_directory(
     watched: Watched, method: str, name: str
 ) -> None:
     async with protocol_client(watched.endpoint) as client:
-        tracing = await tracing_of(client, await client.new_context())
+        tracing = tracing_of(client, await client.new_context())
         if method == "tracingStartChunk":
             await client.send(tracing, "tracingStart")
         await refused(client.send(tracing, method, name=name), "its name leads out of the directory of the session")
@@ -147,7 +148,7 @@ async def test_the_name_of_a_trace_does_not_lead_out_of_the_sessions_directory(
 
 async def test_a_trace_with_a_name_stays_in_the_sessions_directory() -> None:
     async with browser_server() as watched, protocol_client(watched.endpoint) as client:
-        tracing = await tracing_of(client, await client.new_context())
+        tracing = tracing_of(client, await client.new_context())
         await client.send(tracing, "tracingStart", name="one")
         await client.send(tracing, "tracingStartChunk", name="a/../two")
         artifact = (await client.send(tracing, "tracingStopChunk", mode="archive"))["artifact"]["guid"]
@@ -161,13 +162,13 @@ async def test_a_trace_with_a_name_stays_in_the_sessions_directory() -> None:
 async def test_paths_in_har_and_video_options_are_of_the_clients_host(watched: Watched, tmp_path: Path) -> None:
     async with protocol_client(watched.endpoint) as client:
         context = await client.new_context()
-        tracing = await tracing_of(client, context)
+        recording = har_of(client, context)
         options = {"harPath": str(tmp_path / "x.har"), "resourcesDir": str(tmp_path / "resources")}
-        har = (await client.send(tracing, "harStart", options=options))["harId"]
+        har = (await client.send(recording, "harStart", options=options))["harId"]
         page = await client.new_page(context)
         await goto(client, page, "data:text/html,<title>x</title>")
-        await refused(client.send(tracing, "harExport", harId=har, mode="entries"), "it tells paths of the host")
-        await client.send(tracing, "harExport", harId=har, mode="archive")
+        await refused(client.send(recording, "harExport", harId=har, mode="entries"), "it tells paths of the host")
+        await client.send(recording, "harExport", harId=har, mode="archive")
         video = {"dir": str(tmp_path / "videos"), "size": {"width": 320, "height": 240}}
         made = await client.send(client.one("Browser"), "newContextForReuse", recordVideo=video)
         with contextlib.suppress(Refusal):  # no ffmpeg here; where it is, it writes into the session's directory
@@ -212,17 +213,17 @@ async def test_what_a_session_has_written_goes_with_it() -> None:
         async with protocol_client(watched.endpoint) as client:
             context = await client.new_context(acceptDownloads="accept")
             page = await client.new_page(context)
-            tracing = await tracing_of(client, context)
-            await client.send(tracing, "tracingStart", snapshotDom=True, snapshotScreen=True, screencast=True)
+            tracing = tracing_of(client, context)
+            await client.send(tracing, "tracingStart", **TRACED, snapshotScreen=True)
             await client.send(tracing, "tracingStartChunk")
-            await client.send(tracing, "harStart", options={})
+            await client.send(har_of(client, context), "harStart", options={})
             await client.send(context, "createTempFiles", items=[{"name": "upload.txt"}])
             await evaluate(client, page, DOWNLOAD)
             await client.event("download")
             await client.send(tracing, "tracingStopChunk", mode="archive")
             await client.send(client.one("Browser"), "startTracing")
             await client.send(client.one("Browser"), "stopTracing")
-            assert len(left_behind(watched)) > 10
+            assert len(left_behind(watched)) > 6
         await watched.next_closed()
         await eventually_async(lambda: left_behind(watched) == [], "nothing is left of its files")
 
@@ -233,11 +234,12 @@ async def test_two_clients_who_count_their_calls_alike_get_each_their_own_trace(
         protocol_client(watched.endpoint) as first,
         protocol_client(watched.endpoint) as second,
     ):
-        pictures = []
+        pictures: list[dict[str, bytes]] = []
+        traces: list[bytes] = []
         for client, colour in ((first, "red"), (second, "blue")):
             context = await client.new_context(viewport={"width": 20, "height": 20})
             page = await client.new_page(context)
-            tracing = await tracing_of(client, context)
+            tracing = tracing_of(client, context)
             await client.send(tracing, "tracingStart", snapshotScreen=True)
             await client.send(tracing, "tracingStartChunk")
             await goto(client, page, f"data:text/html,<body style='background:{colour}'>")
@@ -246,8 +248,12 @@ async def test_two_clients_who_count_their_calls_alike_get_each_their_own_trace(
             artifact = (await client.send(tracing, "tracingStopChunk", mode="archive"))["artifact"]["guid"]
             stream = (await client.send(artifact, "saveAsStream"))["stream"]["guid"]
             archive = zipfile.ZipFile(BytesIO(await read_stream(client, stream)))
+            traces.append(archive.read("trace.trace"))
             pictures.append({name: archive.read(name) for name in archive.namelist() if name.endswith("-after.png")})
-        assert pictures[0].keys() == pictures[1].keys() != set()
+        for colour, expected in ((b":red", [True, False]), (b":blue", [False, True])):
+            assert [colour in each for each in traces] == expected
+        assert pictures[0].keys() == pictures[1].keys()
+        assert pictures[0] or under_test() != own_driver()  # older ones have no pictures that are named after calls
         assert not set(pictures[0].values()) & set(pictures[1].values())
 
 

@@ -9,7 +9,7 @@ import time
 import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from playwright.async_api import CDPSession, Page, Playwright, async_playwright
 
@@ -126,7 +126,13 @@ def coloured(colour: str) -> str:
     return f"<body style='margin:0;background:{colour}'>"
 
 
-async def colour_of(decoder: Page, frame: bytes) -> str:
+class Decoder(Protocol):
+    """Runs DECODE in some browser, as Playwright's page does."""
+
+    async def evaluate(self, expression: str, arg: Any) -> Any: ...
+
+
+async def colour_of(decoder: Decoder, frame: bytes) -> str:
     """The colour in the middle of a frame, as COLOURS has it: JPEG is a little off."""
     width, height, pixel = await decoder.evaluate(DECODE, [base64.b64encode(frame).decode(), 100, 100])
     assert 0 < width <= 1280
@@ -136,7 +142,7 @@ async def colour_of(decoder: Page, frame: bytes) -> str:
     )
 
 
-async def frame_of_colour(viewer: Viewer, decoder: Page, colour: str) -> None:
+async def frame_of_colour(viewer: Viewer, decoder: Decoder, colour: str) -> None:
     """Returns once a frame has it."""
     async with asyncio.timeout(BOUND_S):
         while await colour_of(decoder, await viewer.frame()) != colour:

@@ -8,9 +8,11 @@ from playwright.async_api import async_playwright
 
 from pwgrid.common.errors import GridError
 from pwgrid.installed.browsers import SearchPaths
+from pwgrid.settings.model import Settings
 from pwgrid.setup.ffmpeg import find_ffmpeg
 from tests.conftest import need
 from tests.support.bare_host import BareHost, host_with_shell
+from tests.support.fake_drivers import fake_drivers
 from tests.support.stand_in_proxy import browser_server
 
 WORKS = "echo ' V....D libvpx-vp9  libvpx VP9'"
@@ -32,6 +34,23 @@ def test_the_system_s_ffmpeg_is_put_where_playwright_looks_for_its_own(world: Ba
     world.said.clear()
     world.setup(["chromium"])
     assert f"video: {world.bin}/ffmpeg" in world.said
+
+
+def test_each_driver_has_its_own_and_it_is_said_which_lack_one(world: BareHost) -> None:
+    for version in ("1.58.0", "1.59.1"):
+        fake_drivers(world.directory / "drivers", version)
+    settings = Settings(drivers_dir=str(world.directory / "drivers"))
+    world.setup(["chromium"], settings)
+    others = "video with Playwright 1.58.0, 1.59.1"
+    assert f"{others}: there is no ffmpeg, so a session with recordVideo fails; `pwgrid setup --video` gets one" in (
+        world.said
+    )
+    world.command("ffmpeg", WORKS)
+    world.setup(["chromium"], settings)
+    assert f"video: {world.bin}/ffmpeg" in world.said
+    assert f"{others}: {world.bin}/ffmpeg" in world.said
+    linked = sorted((world.directory / "cache").glob("ffmpeg-*/ffmpeg-linux"))
+    assert [path.resolve() for path in linked] == [world.bin / "ffmpeg"] * 2
 
 
 def test_playwright_s_own_stays(world: BareHost) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from pwgrid.worker.holders import ProfileCopy
 from tests.support.stand_in_proxy import BOUND_S, Watched, browser_server
 
 Message = dict[str, Any]
@@ -29,6 +30,8 @@ class CdpDoor:
         self.url = ""
         self.latest = ""
         """The id of the last new session."""
+        self.profile: ProfileCopy | None = None
+        """What the browsers of new sessions start with."""
         self.said: asyncio.Queue[Message] = asyncio.Queue()
         """`kept` and `resumed`, in their order."""
         self.live: asyncio.Queue[Message] = asyncio.Queue()
@@ -71,7 +74,7 @@ class CdpDoor:
         if not joined:
             self.watched.handed_over += 1
             self.latest = self.watched.latest
-            await self.server.acquire(self.latest, {}, time.monotonic() + BOUND_S)
+            await self.server.acquire(self.latest, {}, time.monotonic() + BOUND_S, profile=self.profile)
         offer = {
             "session": joined[1] if joined else self.latest,
             "own": True,
@@ -95,18 +98,24 @@ class CdpDoor:
 @contextlib.asynccontextmanager
 async def cdp_door(**changes: Any) -> AsyncIterator[CdpDoor]:
     """A browser server behind a door for CDP clients. Afterwards nothing of it may be left."""
-    async with browser_server(**changes) as watched:
-        door = CdpDoor(watched)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            listener.setblocking(False)
-            door.url = f"ws://127.0.0.1:{listener.getsockname()[1]}"
-            task = asyncio.create_task(door.serve(listener))
-            try:
-                yield door
-            finally:
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+    async with browser_server(**changes) as watched, cdp_door_of(watched) as door:
+        yield door
+
+
+@contextlib.asynccontextmanager
+async def cdp_door_of(watched: Watched) -> AsyncIterator[CdpDoor]:
+    """A door for CDP clients to this browser server."""
+    door = CdpDoor(watched)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        door.url = f"ws://127.0.0.1:{listener.getsockname()[1]}"
+        task = asyncio.create_task(door.serve(listener))
+        try:
+            yield door
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
 
 
 class CdpError(Exception):

@@ -4,18 +4,23 @@ user."""
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from pwgrid.installed.browsers import SearchPaths
 from pwgrid.installed.driver import Driver, DriverMissing, driver_of, own_driver
 from pwgrid.settings.model import Settings
 from pwgrid.setup.drivers import get_drivers
+from pwgrid.setup.ffmpeg import ensure_ffmpeg
 from pwgrid.setup.packages import Host, Steps
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pwgrid-tests"
@@ -35,6 +40,50 @@ def cached_driver(minor: str) -> Driver:
         if faults := get_drivers([minor], SETTINGS, Host(Steps(said.append))):
             pytest.skip(f"no driver of Playwright {minor}: {faults[0]}")
     return driver_of(minor, SETTINGS)
+
+
+class _UnderTest:
+    """What the browser servers of the tests run with where a test names no driver."""
+
+    driver = own_driver()
+
+
+@contextmanager
+def driver_under_test(driver: Driver) -> Iterator[None]:
+    """For the length of the block the browser servers of the tests run with this driver."""
+    before, _UnderTest.driver = _UnderTest.driver, driver
+    try:
+        yield
+    finally:
+        _UnderTest.driver = before
+
+
+def under_test() -> Driver:
+    """What the browser servers of the tests run with now."""
+    return _UnderTest.driver
+
+
+@cache
+def messages_of(driver: Driver) -> frozenset[tuple[str, str]]:
+    """All that its protocol has, as (type, message), as its own table of them says."""
+    lib = driver.core / "lib"
+    bundle = lib / "coreBundle.js"
+    (file,) = [bundle] if bundle.exists() else lib.rglob("protocolMetainfo.js")
+    found = re.findall(r'\["(\w+)\.(\w+)", \{', file.read_text())
+    return frozenset(found)
+
+
+def need_ffmpeg() -> None:
+    """Skips, with the reason, where the driver under test can record no video."""
+    if fault := _no_ffmpeg(_UnderTest.driver):
+        pytest.skip(f"ffmpeg: {fault}")
+
+
+@cache
+def _no_ffmpeg(driver: Driver) -> str | None:
+    """Puts the ffmpeg of this host where the driver looks for one, as `pwgrid setup` does. Why not, if that fails."""
+    with _alone():
+        return ensure_ffmpeg(Host(Steps(lambda _: None)), replace(SearchPaths(), driver=driver), get=False)
 
 
 def python_client(minor: str) -> Path:

@@ -7,7 +7,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from pwgrid.worker.browser.launch import LAUNCHER, LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer, OnClosed
 from pwgrid.worker.holders import LiveSession, OfferedClient, OwnBrowser, SessionClosed
 from tests.support.browsers import fit_browser
+from tests.support.drivers import under_test
 from tests.support.fake_grid import FAKE_LAUNCHER, launching
 
 BOUND_S = 90.0
@@ -95,13 +96,12 @@ def spec(
     **changes: Any,
 ) -> LaunchSpec:
     """What a worker would launch in `directory`: the browser of this host, or what `launching()` says instead of it.
-    `driver`: another one than pwgrid's own.
+    `driver`: another one than that under test.
     `changes` are settings; they are not checked, so a test may set times shorter than the shortest allowed."""
     assert changes.keys() <= SETTINGS.keys(), changes
     settings = Settings().model_copy(update={"launch_timeout": BOUND_S, **changes})
     browser = FoundBrowser(browser_type, "", "", "setting") if fake else fit_browser(browser_type)
-    if driver is not None:
-        browser = replace(browser, driver=driver)
+    browser = replace(browser, driver=driver or under_test())
     return LaunchSpec(
         settings,
         settings.short_form(browser_type),
@@ -158,6 +158,24 @@ async def browser_server(
                 yield watched
             finally:
                 await server.stop(10)
+
+
+Servers = Callable[[dict[str, Any]], Awaitable[Watched]]
+
+
+@contextlib.asynccontextmanager
+async def shared_servers() -> AsyncIterator[Servers]:
+    """One browser server with these settings for several tests: those that end nothing, and count neither processes nor
+    targets, of which some of an earlier test may be on their way out."""
+    started: dict[str, Watched] = {}
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def with_settings(changes: dict[str, Any]) -> Watched:
+            if (name := str(sorted(changes.items()))) not in started or started[name].gone.done():
+                started[name] = await stack.enter_async_context(browser_server(**changes))
+            return started[name]
+
+        yield with_settings
 
 
 @contextlib.asynccontextmanager

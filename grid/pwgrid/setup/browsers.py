@@ -21,7 +21,6 @@ from pwgrid.installed.browsers import (
     Source,
     Trial,
     candidates_from,
-    ffmpeg_paths,
     find_for_pool,
     made_for,
     remember_trial,
@@ -30,7 +29,7 @@ from pwgrid.installed.driver import Driver, drivers_directories, installed_drive
 from pwgrid.settings.model import NAMES_A_REDIS, Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.setup.drivers import get_drivers
-from pwgrid.setup.ffmpeg import ensure_ffmpeg
+from pwgrid.setup.ffmpeg import ensure_ffmpeg, ffmpegs
 from pwgrid.setup.headed import ensure_headed
 from pwgrid.setup.packages import Host, output_of
 from pwgrid.setup.redis import ensure_redis
@@ -89,12 +88,13 @@ def setup(
             lambda pool, own: _Setup(own, pool, host, places.for_pool(pool, own), driver_fault).find_or_get(),
         )
     faults += _redis_faults(settings, host)
-    for each in _one_for_each_ffmpeg(places, settings) if wanted else ():
-        no_video = ensure_ffmpeg(host, each, get=video)
+    for of_others, each in ffmpegs(places, other_drivers(settings, places)) if wanted else ():
+        what = f"video with {of_others}" if of_others else "video"
+        no_video = ensure_ffmpeg(host, each, get=video, what=what)
         if no_video is not None and video:
-            faults.append(GridError(f"video: {no_video}"))
+            faults.append(GridError(f"{what}: {no_video}"))
         elif no_video is not None:
-            host.say(f"video: {no_video}; `pwgrid setup --video` gets one")
+            host.say(f"{what}: {no_video}; `pwgrid setup --video` gets one")
     to_do = host.left_to_do()
     if len(faults) == 1 and to_do is None:
         raise faults[0]
@@ -132,13 +132,6 @@ def other_drivers(settings: Settings, places: SearchPaths) -> list[Driver]:
     """The installed drivers besides the one of `places`."""
     drivers = installed_drivers(*drivers_directories(settings, places.environ))
     return [each for each in drivers if each.minor != places.driver.minor]
-
-
-def _one_for_each_ffmpeg(places: SearchPaths, settings: Settings) -> list[SearchPaths]:
-    """Drivers have an ffmpeg of their own, which several of them may share."""
-    others = [replace(places, driver=each, playwright_core=each.core) for each in other_drivers(settings, places)]
-    by_path = {str(next(iter(ffmpeg_paths(each)), "")): each for each in [*others, places]}
-    return list(by_path.values())[::-1]
 
 
 def _redis_faults(settings: Settings, host: Host) -> list[GridError]:

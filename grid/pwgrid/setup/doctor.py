@@ -32,9 +32,9 @@ from pwgrid.settings.load import Loaded, how_to_unset
 from pwgrid.settings.model import Settings
 from pwgrid.settings.own_playwright import own_minor
 from pwgrid.settings.pools import PoolSettings
-from pwgrid.setup.browsers import distance_of, launch_once, other_pairs
+from pwgrid.setup.browsers import distance_of, launch_once, other_drivers, other_pairs
 from pwgrid.setup.drivers import fault_of
-from pwgrid.setup.ffmpeg import find_ffmpeg
+from pwgrid.setup.ffmpeg import ffmpegs, find_ffmpeg
 from pwgrid.setup.headed import why_not_headed
 from pwgrid.setup.packages import output_of
 from pwgrid.setup.redis import version_of
@@ -68,8 +68,7 @@ def examine(loaded: Loaded) -> Iterator[Finding]:
     for pair, _ in other_pairs(settings.pools_with_workers(), settings, places) if settings.on_demand else ():
         on_demand = replace(pair, name=f"{pair.browser_type}-{pair.playwright}")
         yield from _browser(on_demand, settings, places, fails="warn")
-    fault = find_ffmpeg(places)
-    yield Finding("video", "warn", fault, "pwgrid setup --video") if fault else Finding("video", "good", "ffmpeg works")
+    yield from _video(settings, places)
     yield _headed(settings, places)
     yield _sandbox(settings, places.root)
     yield _confinement(settings)
@@ -114,6 +113,14 @@ def _browser(pool: PoolSettings, settings: Settings, places: SearchPaths, fails:
     wanted = made_for(pool.browser_type, replace(places, driver=browser.driver))
     if distance := distance_of(trial.version, wanted, browser.driver):
         yield Finding(pool.name, "warn", distance, f"{get} --prefer playwright")
+
+
+def _video(settings: Settings, places: SearchPaths) -> Iterator[Finding]:
+    """Each driver looks for an ffmpeg of its own."""
+    for of_others, each in ffmpegs(places, other_drivers(settings, places)):
+        fault, of = find_ffmpeg(each), f"{of_others}: " if of_others else ""
+        to_do = "pwgrid setup --video" if fault else ""
+        yield Finding("video", "warn" if fault else "good", f"{of}{fault or 'ffmpeg works'}", to_do)
 
 
 def _headed(settings: Settings, places: SearchPaths) -> Finding:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from pwgrid.installed.browsers import SearchPaths, ffmpeg_paths
+from pwgrid.installed.driver import Driver
 from pwgrid.setup.packages import Host, output_of
 
 ENCODER: Final = "libvpx"
@@ -15,8 +18,24 @@ ENCODER: Final = "libvpx"
 _PACKAGES: Final = ("ffmpeg",)
 
 
-def ensure_ffmpeg(host: Host, places: SearchPaths, *, get: bool) -> str | None:
+def ffmpegs(places: SearchPaths, drivers: Iterable[Driver]) -> list[tuple[str, SearchPaths]]:
+    """Where each ffmpeg is looked for: first the one of `places`, then those that only these other drivers want, with
+    their names: `Playwright 1.58.0, 1.62.0`."""
+    found = {_path(places): (places, list[str]())}
+    for driver in drivers:
+        each = replace(places, driver=driver, playwright_core=driver.core)
+        found.setdefault(_path(each), (each, []))[1].append(driver.version)
+    return [("" if each is places else f"Playwright {', '.join(versions)}", each) for each, versions in found.values()]
+
+
+def _path(places: SearchPaths) -> Path | None:
+    """Where the driver looks first."""
+    return next(iter(ffmpeg_paths(places)), None)
+
+
+def ensure_ffmpeg(host: Host, places: SearchPaths, *, get: bool, what: str = "video") -> str | None:
     """Makes sure that a session with recordVideo works: with Playwright's own ffmpeg, or a link to the system's there.
+    Calls it `what`.
 
     Installs one where there is none and `get` is true. None when there is one now, else why not and what to do.
     """
@@ -26,12 +45,12 @@ def ensure_ffmpeg(host: Host, places: SearchPaths, *, get: bool) -> str | None:
     for way in (_from_playwright, _from_system) if get else ():
         if fault is None:
             break
-        host.say(f"video: {fault}")
+        host.say(f"{what}: {fault}")
         failed = way(host, places)
         fault = find_ffmpeg(places) and _link(host, places, failed or fault)
     if fault is not None:
         return fault
-    host.say(f"video: {next(filter(os.path.exists, ffmpeg_paths(places))).resolve()}")
+    host.say(f"{what}: {next(filter(os.path.exists, ffmpeg_paths(places))).resolve()}")
     return None
 
 
@@ -53,7 +72,7 @@ def _fault_of(program: Path) -> str | None:
 
 def _link(host: Host, places: SearchPaths, reason: str) -> str | None:
     """Links the system's ffmpeg to where Playwright looks for its own. None when that works, else why not."""
-    wanted, system = next(iter(ffmpeg_paths(places)), None), host.which("ffmpeg")
+    wanted, system = _path(places), host.which("ffmpeg")
     if system is None or wanted is None:
         return reason
     fault = _fault_of(Path(system))

@@ -140,7 +140,11 @@ class CdpFront {
     this.isOver = true;
     this.shown.close();
     this.directories.giveBack(this.directory, this.kept).catch(this.onError);
-    fs.rmSync(this.link, { force: true });
+    try {
+      fs.unlinkSync(this.link); // rmSync of Node 24.13 leaves a link that leads nowhere
+    } catch (error) {
+      this.onError(error);
+    }
   }
 
   // ----------------------------------------------------------------------------------------------- from the browser

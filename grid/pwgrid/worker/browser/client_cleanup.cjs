@@ -18,8 +18,9 @@ const { MemoryGiver } = require('./give_memory_back.cjs');
 const { judgeSize } = require('./message_bounds.cjs');
 const { ENDS_THE_SESSION, isWellFormed, judge, judgeNavigation } = require('./message_guard.cjs');
 const { override } = require('./override.cjs');
-const { browserTypeOf, overrideDownloads } = require('./playwright/browsers.cjs');
-const { closeToTheEnd } = require('./playwright/contexts.cjs');
+const { browserTypeOf, overrideDownloads, viewForReuse } = require('./playwright/browsers.cjs');
+const { hasCallsUnderWay } = require('./playwright/calls.cjs');
+const { closeAnyway, closeToTheEnd, withoutVideo } = require('./playwright/contexts.cjs');
 const { connectNetworks } = require('./playwright/servers.cjs');
 const { WaitInfo, waitInfoOf } = require('./playwright/wait_info.cjs');
 const { INTERNAL_ERROR } = require('./session.cjs');
@@ -273,7 +274,7 @@ class Client {
     this.processes.forEach(killGroup); // a video that nobody will see; ffmpeg may also be stuck
     this.streams.forEach(each => each.destroy());
     this.contexts.forEach(withoutVideo);
-    if (this.connection?._activeProgressControllers?.size) // Playwright waits for all of them before it calls `cleanup`
+    if (this.connection && hasCallsUnderWay(this.connection)) // Playwright waits for all of them before it calls `cleanup`
       this.untilLimit();
   }
 
@@ -315,7 +316,7 @@ class Client {
     const { byDirectory, running } = this.clients;
     const { browser, stopTracing } = this.unit;
     this.processes.forEach(killGroup);
-    const undone = [...this.contexts].map(closeAnyway);
+    const undone = [...this.contexts].map(context => closeAnyway(context, CLOSED_WITH_CLIENT));
     if (this.ownsTracing) { // its stop fails where a page was recorded, which is gone by now and its record with it
       this.ownsTracing = false;
       undone.push(this.track(running.run(this, stopTracing).catch(() => { browser._tracingRecording = false; })));
@@ -578,22 +579,7 @@ class Clients {
 // Playwright keeps one context for reuse in each browser. Returns this client's view of it, which has one of its own.
 function reusedBy(client) {
   const { browser } = client.unit;
-  return client.reused ??= Object.create(browser, {
-    _contextForReuse: { value: undefined, writable: true },
-    newContext: { value: (...args) => browser.newContext(...args) },
-  });
-}
-
-// Playwright's own close of this context has failed, hangs, or was never asked for.
-async function closeAnyway(context) {
-  await context.doClose?.(CLOSED_WITH_CLIENT).catch(() => {});
-  await Promise.all([context._deleteAllDownloads?.(), context._deleteAllTempDirs?.()]).catch(() => {});
-  context._didCloseInternal?.();
-}
-
-// A page of a context that is being closed may come to life after that, and would begin its video.
-function withoutVideo(context) {
-  context._options.recordVideo = undefined;
+  return client.reused ??= viewForReuse(browser);
 }
 
 // Playwright makes each process the leader of a group, except a few that end soon.

@@ -1,4 +1,4 @@
-// Playwright's own browser, where its drivers differ.
+// Playwright's own browser: what drivers name otherwise, and what is used of its private parts.
 'use strict';
 
 const { override } = require('../override.cjs');
@@ -13,4 +13,12 @@ function overrideDownloads(browser, replacement) {
   override(browser, typeof browser.downloadCreated === 'function' ? 'downloadCreated' : '_downloadCreated', replacement);
 }
 
-module.exports = { browserTypeOf, overrideDownloads };
+// Returns a view of the browser that has a context for reuse of its own: Playwright keeps one in each browser.
+function viewForReuse(browser) {
+  return Object.create(browser, {
+    _contextForReuse: { value: undefined, writable: true },
+    newContext: { value: (...args) => browser.newContext(...args) },
+  });
+}
+
+module.exports = { browserTypeOf, overrideDownloads, viewForReuse };

@@ -1,4 +1,4 @@
-// How Playwright closes a context, where its drivers differ.
+// How Playwright closes a context.
 'use strict';
 
 const { override } = require('../override.cjs');
@@ -19,4 +19,16 @@ function closeToTheEnd(context, track) {
   });
 }
 
-module.exports = { closeToTheEnd };
+// Playwright's own close of this context has failed, hangs, or was never asked for.
+async function closeAnyway(context, reason) {
+  await context.doClose?.(reason).catch(() => {});
+  await Promise.all([context._deleteAllDownloads?.(), context._deleteAllTempDirs?.()]).catch(() => {});
+  context._didCloseInternal?.();
+}
+
+// A page of a context that is being closed may come to life after that, and would begin its video.
+function withoutVideo(context) {
+  context._options.recordVideo = undefined;
+}
+
+module.exports = { closeAnyway, closeToTheEnd, withoutVideo };

@@ -14,15 +14,16 @@ const NEEDS = {
   browser: 'on() off() listeners() contexts() isConnected() options.browserProcess.process options.browserLogsCollector.recentLogs() '
     + 'options.artifactsDir options.browserType|options.name options.sdkLanguage downloadCreated()|_downloadCreated() '
     + 'newContext() doCreateNewContext() newContextForReuse() contextForReuse() newBrowserCDPSession() startTracing() stopTracing() '
-    + '_session.send() _session.on() _session.off() _session.createChildSession() _contexts.get() '
+    + '_tracingRecording _session.send() _session.on() _session.off() _session.createChildSession() _contexts.get() '
     + '_clientRootSession() _connection._transport _connection._sessions.get()',
   transport: '_pipeRead.on() _pipeWrite.write() _pendingBuffers onmessage()',
   session: '_callbacks.get() _sendMayFail() _sessionId',
   rootSession: 'attachToTarget()',
-  context: 'once() close() doClose() _options _browserContextId newCDPSession() possiblyUninitializedPages() _didCloseInternal()',
+  context: 'once() close() doClose() _options _browserContextId newCDPSession() possiblyUninitializedPages() _didCloseInternal() '
+    + '_deleteAllDownloads() _deleteAllTempDirs()',
   page: 'isClosed() mainFrame() browserContext initializedOrUndefined() delegate.navigateFrame() screenshotter.screenshotPage() '
     + 'screenshotter.screenshotElement()',
-  Page: '_type _guid _parent._type expectScreenshot()',
+  Page: '_type _guid _parent._type expectScreenshot() connection._activeProgressControllers.size|_activeProgressControllers.size',
   Playwright: '_type cleanup()',
   APIRequestContext: '_object.fetchResponses.set()',
   CDPSession: '_type send() _object._session.send() _object._session._parentSession _object._session._sessionId',
