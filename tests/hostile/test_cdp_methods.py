@@ -66,7 +66,7 @@ def domains() -> list[Domain]:
 def read() -> set[str]:
     """The methods whose parameters are looked at."""
     script = "console.log(JSON.stringify([...require(process.argv[1]).READ.keys()]))"
-    argv = [NODE, "-e", script, str(LAUNCHER.with_name("cdp_methods.cjs"))]
+    argv = [NODE, "-e", script, str(LAUNCHER.with_name("guard") / "cdp_methods.cjs")]
     return set(json.loads(subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout))
 
 

@@ -57,7 +57,7 @@ THROWN, REFUSED = {"exceptionDetails": {"text": TEXT}}, {"code": -32000, "messag
 
 
 def in_node(script: str, given: object = None) -> object:
-    argv = [NODE, "-e", script, str(LAUNCHER.with_name("browser_messages.cjs"))]
+    argv = [NODE, "-e", script, str(LAUNCHER.with_name("units") / "browser_messages.cjs")]
     done = subprocess.run(argv, input=json.dumps(given), capture_output=True, text=True, timeout=60, check=True)
     return json.loads(done.stdout)
 

@@ -76,9 +76,7 @@ def test_the_wheel_carries_scripts_and_configuration(wheel: Path) -> None:
     for folder, suffix in (("lua", "lua"), ("config", "toml"), ("config", "conf"), ("docs", "md")):
         for path in (ROOT / folder).glob(f"*.{suffix}"):
             assert f"pwgrid/_resources/{folder}/{path.name}" in names
-    assert {
-        f"pwgrid/worker/browser/{path.name}" for path in (ROOT / "grid" / "pwgrid" / "worker" / "browser").glob("*.cjs")
-    } <= names
+    assert {str(path.relative_to(ROOT / "grid")) for path in (ROOT / "grid" / "pwgrid").rglob("*.cjs")} <= names
     page = ROOT / "grid" / "pwgrid" / "proxy" / "dashboard" / "static"
     assert {f"pwgrid/proxy/dashboard/static/{path.name}" for path in page.iterdir()} <= names
 

@@ -10,7 +10,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.master.policy.spares import STARTS, UNKNOWN_START_S, SessionRate, expected_rate, sessions_to_come, spares
+from pwgrid.master.policy.spare_workers import (
+    STARTS,
+    UNKNOWN_START_S,
+    SessionRate,
+    expected_rate,
+    sessions_to_come,
+    spares,
+)
 from pwgrid.master.policy.worker_plan import Drain, Limits, PlannedWorker, PoolTarget, Serve, Spawn, plan
 
 S = WorkerStatus

@@ -46,6 +46,17 @@ def test_a_concept_is_in_files_that_there_are(concept: str, where: str) -> None:
     assert all(_path(name).exists() for name in names), (concept, where)
 
 
+def test_a_folder_of_what_runs_in_node_needs_only_those_before_it() -> None:
+    home = ROOT / "grid/pwgrid/worker/browser"
+    shown = _TEXT.split("```\ngrid/pwgrid/worker/browser/\n")[1].split("```")[0]
+    order = re.findall(r"^  (\w+)/", shown, re.MULTILINE)
+    assert set(order) == {path.parent.name for path in home.rglob("*.cjs")} - {home.name}
+    for folder in order:
+        for path in (home / folder).glob("*.cjs"):
+            needed = re.findall(r"require\('\.\./(\w+)/", path.read_text())
+            assert {*needed} <= {*order[: order.index(folder)]}, path
+
+
 def _path(name: str) -> Path:
     return ROOT / name if name.startswith("lua/") else ROOT / "grid/pwgrid" / name
 

@@ -10,7 +10,7 @@ from playwright._impl._driver import compute_driver_executable
 from pwgrid.worker.browser.launch import LAUNCHER, NODE_FLAGS
 
 NODE, _ = compute_driver_executable()
-MODULE = json.dumps(str(LAUNCHER.with_name("client_patterns.cjs")))
+MODULE = json.dumps(str(LAUNCHER.with_name("guard") / "client_patterns.cjs"))
 
 
 def run(script: str, *arguments: Any) -> Any:

@@ -30,8 +30,8 @@ def run(script: str, *arguments: Any) -> Any:
     folder = LAUNCHER.parent
     head = (
         f"const dns = require('node:dns/promises');"
-        f"const {{ LoopbackPorts }} = require({json.dumps(str(folder / 'loopback_ports.cjs'))});"
-        f"const {{ ownerIn }} = require({json.dumps(str(folder / 'socket_owner.cjs'))});"
+        f"const {{ LoopbackPorts }} = require({json.dumps(str(folder / 'guard/loopback_ports.cjs'))});"
+        f"const {{ ownerIn }} = require({json.dumps(str(folder / 'guard/socket_owner.cjs'))});"
         f"const given = {json.dumps(arguments)};"
         f"(async () => {{ {script} }})().then(result => console.log(JSON.stringify(result)));"
     )

@@ -9,7 +9,7 @@ from playwright._impl._driver import compute_driver_executable
 from pwgrid.worker.browser.launch import LAUNCHER
 
 NODE, _ = compute_driver_executable()
-MODULE = json.dumps(str(LAUNCHER.with_name("own_browsers.cjs")))
+MODULE = json.dumps(str(LAUNCHER.with_name("units") / "own_browsers.cjs"))
 
 HEAD = """
     const { OwnBrowsers } = require(MODULE);

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pwgrid.common.profiles import NotSaved, Profile, ProfileInUse, ProfileUse, TooManyProfiles
-from pwgrid.profiles.place import profiles_directory
+from pwgrid.profiles.paths import profiles_directory
 from pwgrid.profiles.store import ProfileStore
 from pwgrid.proxy.policy.access import ANYBODY, Identity
 from pwgrid.proxy.policy.profile_request import asked_profile, in_use

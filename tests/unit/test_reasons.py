@@ -24,7 +24,7 @@ def test_the_docs_name_every_reason_and_no_other() -> None:
 
 def test_what_the_launcher_says_is_in_the_table() -> None:
     folder = ROOT / "grid/pwgrid/worker/browser"
-    text = "".join(path.read_text() for path in folder.glob("*.cjs"))
+    text = "".join(path.read_text() for path in folder.rglob("*.cjs"))
     said = set(re.findall(r"(?:end|endAll|fail|reasonIs)\('\w+', '([^']+)'", text)) | set(
         re.findall(r"refuse\(connection, '\w+', '([^']+)'", text)
     )

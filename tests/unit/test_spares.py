@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pwgrid.master.policy.spares import (
+from pwgrid.master.policy.spare_workers import (
     HALF_LIFE_S,
     QUIET_S,
     UNKNOWN_START_S,

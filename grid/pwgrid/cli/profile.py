@@ -88,7 +88,7 @@ def profile_export(
 def store(config_file: Path | None, port: int | None, runtime_dir: str | None) -> ProfileStore:
     """The profiles of the configuration that is named, else of the running grid, else in the default place. Raises
     GridError."""
-    from pwgrid.profiles.place import profiles_directory
+    from pwgrid.profiles.paths import profiles_directory
     from pwgrid.profiles.store import ProfileStore
     from pwgrid.settings.load import load
 

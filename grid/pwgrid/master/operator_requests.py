@@ -22,7 +22,7 @@ from pwgrid.master.shutdown_order import Shutdown
 from pwgrid.master.upgrade import VersionChange
 from pwgrid.master.workers.worker import Worker
 from pwgrid.master.workers.workers import Workers
-from pwgrid.profiles.place import profiles_directory
+from pwgrid.profiles.paths import profiles_directory
 from pwgrid.settings.model import DEFAULT, NO_POOL
 from pwgrid.settings.value_types import MAX_WORKERS
 

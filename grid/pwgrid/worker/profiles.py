@@ -22,7 +22,7 @@ import structlog
 from pwgrid.common.errors import GridError
 from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.common.profiles import NotSaved, Profile, ProfileUse
-from pwgrid.profiles.place import profiles_directory
+from pwgrid.profiles.paths import profiles_directory
 from pwgrid.profiles.store import ProfileStore
 from pwgrid.registry.records import NAME, RUN
 from pwgrid.runtime.child_arguments import WorkerArguments

@@ -17,7 +17,14 @@ from pwgrid.master.policy.backoff import Backoff
 from pwgrid.master.policy.event_counts import EventCounts
 from pwgrid.master.policy.memory_limits import Footprint
 from pwgrid.master.policy.on_demand import Demand, answer
-from pwgrid.master.policy.spares import STARTS, UNKNOWN_START_S, SessionRate, expected_rate, sessions_to_come, spares
+from pwgrid.master.policy.spare_workers import (
+    STARTS,
+    UNKNOWN_START_S,
+    SessionRate,
+    expected_rate,
+    sessions_to_come,
+    spares,
+)
 from pwgrid.master.policy.worker_plan import PoolTarget
 from pwgrid.master.policy.worker_state_machine import WorkerLife
 from pwgrid.settings.pools import PoolSettings

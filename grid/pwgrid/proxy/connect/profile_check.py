@@ -7,7 +7,7 @@ from typing import Final
 
 from pwgrid.common.errors import GridError
 from pwgrid.common.profiles import Profile, ProfileInUse, TooManyProfiles
-from pwgrid.profiles.place import profiles_directory
+from pwgrid.profiles.paths import profiles_directory
 from pwgrid.profiles.store import ProfileStore
 from pwgrid.proxy.policy.profile_request import in_use, too_many
 from pwgrid.proxy.policy.refusal import no_capacity

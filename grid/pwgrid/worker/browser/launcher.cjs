@@ -32,21 +32,21 @@ tls.DEFAULT_CIPHERS += ':!DHE';
 if (options.codeCache)
   nodeModule.enableCompileCache(options.codeCache);
 
-const { CdpConnection, CdpFront } = require('./cdp_front.cjs');
-const { LoopbackPorts } = require('./loopback_ports.cjs');
-const { Clients } = require('./client_cleanup.cjs');
-const { confineProcesses } = require('./confined_processes.cjs');
-const { answer, kConnection } = require('./connection.cjs');
+const { CdpConnection, CdpFront } = require('./cdp/cdp_front.cjs');
+const { LoopbackPorts } = require('./guard/loopback_ports.cjs');
+const { Clients } = require('./clients/client_cleanup.cjs');
+const { confineProcesses } = require('./units/confined_processes.cjs');
+const { answer, kConnection } = require('./sessions/connection.cjs');
 const { ErrorCounts } = require('./error_counts.cjs');
 const { serveLiveView } = require('./live_view.cjs');
-const { OwnBrowsers } = require('./own_browsers.cjs');
-const { PlaywrightConnection } = require('./playwright_front.cjs');
+const { OwnBrowsers } = require('./units/own_browsers.cjs');
+const { PlaywrightConnection } = require('./sessions/playwright_front.cjs');
 const { loadDriver } = require('./playwright/driver.cjs');
 const { watchServers } = require('./playwright/servers.cjs');
 const { succeedAtOptional } = require('./playwright/stock_firefox.cjs');
-const { INTERNAL_ERROR, Session } = require('./session.cjs');
-const { watchTimeouts } = require('./session_timeouts.cjs');
-const { Unit } = require('./unit.cjs');
+const { INTERNAL_ERROR, Session } = require('./sessions/session.cjs');
+const { watchTimeouts } = require('./sessions/session_timeouts.cjs');
+const { Unit } = require('./units/unit.cjs');
 const { WorkMark } = require('./work_mark.cjs');
 
 const MOST_CLIENTS = 64; // of one session in CDP: it has one slot, however many they are

@@ -5,7 +5,7 @@
 // parser takes comments, for one, and its pipe ends a message at a zero byte.
 'use strict';
 
-const { MOST_VALUES } = require('./message_bounds.cjs');
+const { MOST_VALUES } = require('../guard/message_bounds.cjs');
 
 const MOST_NAME_BYTES = 200; // of a method's name or a session's id
 const MOST_DEPTH = 300; // the browser's parser takes no more than that

@@ -10,15 +10,15 @@
 const fs = require('node:fs');
 const path = require('node:path');
 
-const { ASKS_PAGE } = require('./browser_signs.cjs');
+const { ASKS_PAGE } = require('../units/browser_signs.cjs');
 const { readEnvelope, Unreadable } = require('./cdp_message.cjs');
-const { ENDS_THE_SESSION, isRead, judgeRead } = require('./cdp_methods.cjs');
+const { ENDS_THE_SESSION, isRead, judgeRead } = require('../guard/cdp_methods.cjs');
 const { CdpPages } = require('./cdp_pages.cjs');
-const { Connection } = require('./connection.cjs');
+const { Connection } = require('../sessions/connection.cjs');
 const { HiddenPage } = require('./hidden_page.cjs');
-const { tooManyValues } = require('./message_bounds.cjs');
-const { GOING_AWAY, INTERNAL_ERROR } = require('./session.cjs');
-const { SlowClients } = require('./slow_clients.cjs');
+const { tooManyValues } = require('../guard/message_bounds.cjs');
+const { GOING_AWAY, INTERNAL_ERROR } = require('../sessions/session.cjs');
+const { SlowClients } = require('../sessions/slow_clients.cjs');
 
 const MIB = 1024 * 1024;
 const MOST_FRAME_BYTES = 256 * MIB; // of a client; above it `ws` ends the connection

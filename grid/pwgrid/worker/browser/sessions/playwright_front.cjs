@@ -2,7 +2,7 @@
 'use strict';
 
 const { Connection } = require('./connection.cjs');
-const { tooManyValues } = require('./message_bounds.cjs');
+const { tooManyValues } = require('../guard/message_bounds.cjs');
 const { INTERNAL_ERROR, GOING_AWAY } = require('./session.cjs');
 
 const UNSUPPORTED_DATA = 1003;

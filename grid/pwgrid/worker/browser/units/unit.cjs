@@ -7,7 +7,7 @@ const { randomBytes } = require('node:crypto');
 
 const { BrowserMessages } = require('./browser_messages.cjs');
 const { BrowserSigns } = require('./browser_signs.cjs');
-const { EventOwners } = require('./event_owners.cjs');
+const { EventOwners } = require('../clients/event_owners.cjs');
 
 const GOING_GRACE_MS = 5_000; // for a browser that a client has told to end
 const WRITE_MS = 10_000; // for one with a profile, which it writes at its end; then it is killed

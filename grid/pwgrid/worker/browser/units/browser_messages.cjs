@@ -6,7 +6,7 @@
 // any more.
 'use strict';
 
-const { COUNTED_FROM_BYTES, MOST_VALUES, MOST_VALUES_OF_BROWSER, tooManyValuesIn } = require('./message_bounds.cjs');
+const { COUNTED_FROM_BYTES, MOST_VALUES, MOST_VALUES_OF_BROWSER, tooManyValuesIn } = require('../guard/message_bounds.cjs');
 
 const MIB = 1024 * 1024;
 const ENDS_BYTES = 1024; // of a message that is dropped: its id and its session are in its first or last bytes
