@@ -29,7 +29,7 @@ from tests.process import test_own_browsers
 from tests.process.test_live_view import COLOURS, coloured, frame_of_colour, viewer
 from tests.support.browsers import fit_browser
 from tests.support.cdp_door import cdp_client, cdp_door_of
-from tests.support.drivers import MIDDLE, OLDEST, cached_driver, driver_under_test, messages_of, under_test
+from tests.support.drivers import MIDDLE, OLDEST, cached_driver, driver_under_test, messages_of
 from tests.support.grid import eventually_async
 from tests.support.https_server import https_server
 from tests.support.protocol_client import ProtocolClient, Refusal, protocol_client
@@ -315,8 +315,6 @@ class PageOfProtocol:
 async def test_a_viewer_sees_the_page_of_an_older_driver_and_its_own_client_notices_nothing(
     watched: Watched, live_view: Path
 ) -> None:
-    if under_test().minor == MIDDLE:
-        pytest.skip("with 1.62 this waits for a frame for ever now and then, and nobody knows yet why")
     async with protocol_client(watched.endpoint) as decoding, protocol_client(watched.endpoint) as client:
         decoder = PageOfProtocol(decoding, await decoding.new_page())
         page = await client.new_page()

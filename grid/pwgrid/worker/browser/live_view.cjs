@@ -263,6 +263,16 @@ class OwnCast extends Cast {
       return void this.detach();
     _session.on('Page.screencastFrame', frame => this.came(frame));
     this.start();
+    this.untilFirst();
+  }
+
+  // Chromium may show nothing of a page until its screencast begins anew: seen with the driver 1.62, one time in three. Ever more
+  // rarely, since a busy host may take long over a first frame.
+  untilFirst(waitMs = SETTLED * this.frameMs) {
+    this.settling = setTimeout(() => {
+      this.restart();
+      this.untilFirst(2 * waitMs);
+    }, waitMs);
   }
 
   start() {
