@@ -4,5 +4,5 @@
 const path = require('node:path');
 
 const folder = path.join(__dirname, '../../grid/pwgrid/worker/browser');
-require(path.join(folder, 'browser_messages.cjs')).BrowserMessages.mostBytes = 1024 * 1024;
+require(path.join(folder, 'units/browser_messages.cjs')).BrowserMessages.mostBytes = 1024 * 1024;
 require(path.join(folder, 'launcher.cjs'));

@@ -167,7 +167,9 @@ def test_starts_that_fail_again_and_again_end_the_source_unless_one_is_in_use() 
                 source.inUse.add({});
             source.fill();
             launches.splice(0).forEach(each => each.fail());
-            await settled();
+            do
+                await settled();
+            while (source.retry);
             const before = told.length;
             source.fill();
             launches.splice(0).forEach(each => each.fail());

@@ -119,16 +119,16 @@ def _offer_no_more(minor: str, settings: Settings, host: Host) -> None:
 def _users(minor: str, settings: Settings) -> str:
     """Who uses this version, for people; empty for nobody. A pool that starts on demand ends with its last worker once
     its master has seen that the driver leaves, and counts until then."""
-    from pwgrid.cli.ask_grid import ask
+    from pwgrid.cli.ask_grid import status
     from pwgrid.setup.drivers import users_of
 
     found = []
     for grid, _ in _grids_with(settings):
         with contextlib.suppress(GridError):  # it has just ended, or is frozen: its processes tell
-            status = ask(grid, "status")
-            for pool in status["pools"]:
+            there = status(grid)
+            for pool in there["pools"]:
                 if pool["playwright"] == minor:
-                    live = sum(worker["active"] or 0 for worker in status["workers"] if worker["pool"] == pool["name"])
+                    live = sum(worker["active"] or 0 for worker in there["workers"] if worker["pool"] == pool["name"])
                     found.append(f"pool {pool['name']} ({counted(live, 'session')}) of the grid at {grid.endpoint}")
     if not found and (pids := users_of(minor, settings)):
         found.append(f"process {', '.join(map(str, pids))}")
