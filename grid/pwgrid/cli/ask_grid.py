@@ -177,7 +177,7 @@ def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, A
     from pwgrid.registry.selectable_workers import until_all_serve
 
     found = ask(grid, "status", timeout_s=timeout_s)
-    own = [f"{worker['browserType']}:{worker['id']}" for worker in found["workers"]]
+    own = [_counter(worker) for worker in found["workers"]]
     is_enough = until_all_serve(_pools(found), time.time(), found["redis"]["staleS"])
     try:
         # Not the URL in the status, which has no password.
@@ -196,13 +196,18 @@ def add_registry(found: dict[str, Any], registry: RegistrySnapshot | RegistryUna
         found["redis"]["error"] = str(registry)
     else:
         for worker in found["workers"]:
-            field = f"{worker['browserType']}:{worker['id']}"
+            field = _counter(worker)
             worker["active"] = registry.active.get(field, worker["active"])
             worker["lifetime"] = registry.lifetime.get(field, worker["lifetime"])
         if registry.write_fault is not None:
             found["redis"]["error"] = f"{registry.write_fault}; clients are served without it meanwhile"
     verdict = can_serve(found["reason"], registry, _pools(found), time.time(), found["redis"]["staleS"])
     found["ready"], found["reason"] = verdict.reason is None, verdict.reason
+
+
+def _counter(worker: Mapping[str, Any]) -> str:
+    """The field of a worker of a status in the registry's counters."""
+    return f"{worker['browserType']}:{worker['id']}"
 
 
 def _pools(found: Mapping[str, Any]) -> list[_Pool]:

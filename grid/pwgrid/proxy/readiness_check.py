@@ -54,7 +54,7 @@ class Readiness:
         roster = self._roster
         # By the master's figures a pool without an available worker serves nobody, whatever Redis says.
         pools = [pool for pool in roster.pools.values() if pool.available]
-        own = [f"{worker.browser_type}:{worker.worker_id}" for worker in roster.workers.values()]
+        own = [worker.counter for worker in roster.workers.values()]
         return await self._registry.look(own, until_all_serve(pools, self._registry.now(), self._stale_s))
 
     async def _read(self) -> Look:

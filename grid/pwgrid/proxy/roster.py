@@ -77,6 +77,11 @@ class WorkerView:
     protocols: frozenset[str] = frozenset({Protocol.PLAYWRIGHT})
     """In which it serves clients. One of an older version tells of none: it has Playwright's."""
 
+    @property
+    def counter(self) -> str:
+        """Its field in the registry's counters, "{type}:{id}"."""
+        return f"{self.browser_type}:{self.worker_id}"
+
 
 @dataclass(slots=True)
 class Roster:

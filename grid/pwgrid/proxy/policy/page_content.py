@@ -108,15 +108,14 @@ def _pool(pool: PoolView, found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _worker(worker: WorkerView, found: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
-    counter = f"{worker.browser_type}:{worker.worker_id}"
     left_s, reason = found.get("drainLeftS"), found.get("reason")
     return {
         "pool": worker.pool,
         "browserType": worker.browser_type,
         "status": worker.status,
-        "active": sources.active.get(counter, 0),
+        "active": sources.active.get(worker.counter, 0),
         "slots": found.get("slots") or 0,
-        "lifetime": sources.lifetime.get(counter, found.get("lifetime") or 0),
+        "lifetime": sources.lifetime.get(worker.counter, found.get("lifetime") or 0),
         "memoryMib": found.get("memoryMib"),
         "startedAt": found.get("startedAt"),
         "drainUntil": None if left_s is None else round(sources.status_at + left_s),

@@ -277,13 +277,14 @@ class BrowserServer:
 
         `text` is the frame's text, by default the sentence for this reason (pwgrid/worker/close_texts.py).
         """
-        more = {} if text is None else {"text": text}
-        self._link.send({"do": "close", "session": session_id, "code": _GOING_AWAY, "reason": reason.as_data(), **more})
+        self._close(session_id, reason, **({} if text is None else {"text": text}))
 
     def end_kept(self, session_id: str, reason: Reason[EndReason]) -> None:
         """Ends a session as `close_session` does, unless it has a client again, which nobody here may have heard of."""
-        closing = {"do": "close", "session": session_id, "code": _GOING_AWAY, "reason": reason.as_data()}
-        self._link.send({**closing, "isKept": True})
+        self._close(session_id, reason, isKept=True)
+
+    def _close(self, session_id: str, reason: Reason[EndReason], **more: object) -> None:
+        self._link.send({"do": "close", "session": session_id, "code": _GOING_AWAY, "reason": reason.as_data(), **more})
 
     async def canary(self, timeout_s: float) -> CanaryResult:
         """Tries a context, a page and an evaluate, as a client would. Does not raise for a sick browser."""
