@@ -138,7 +138,15 @@ def status_text(found: Found) -> str:
     worker_head = ("WORKER", "POOL", "PID", "STATUS", "SESSIONS", "LIFETIME", memory, "")
     runs = [[run[what] for what in ("name", "run", "labels", "slots")] for run in found["runs"]]
     line += ["", table(("NAME", "RUN", "LABELS", "SLOTS"), runs)] if runs else []
+    line += _hosts(found.get("hosts", []))
     return "\n".join([*map(one_line, lines), "", table(head, pools), *line, "", table(worker_head, workers)])
+
+
+def _hosts(hosts: list[Found]) -> list[str]:
+    """The lines for the hosts that form one grid; none for a host that stands alone."""
+    head = ("HOST", "STATE", "VERSION", "WORKERS", "SESSIONS", "SLOTS", "WAITING")
+    fields = ("name", "state", "version", "workers", "busy", "slots", "waiting")
+    return ["", table(head, [tuple(each[field] for field in fields) for each in hosts])] if hosts else []
 
 
 def _without_master_text(found: Found) -> str:

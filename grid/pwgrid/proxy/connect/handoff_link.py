@@ -13,13 +13,14 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, despite_reset
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.proxy.client_traces import ClientTraces
+from pwgrid.proxy.hosts.host_table import OtherHost
 from pwgrid.proxy.policy.refusal import bad_handshake
 from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S, WorkerHealth
 from pwgrid.runtime.directory import worker_dir
@@ -40,7 +41,8 @@ class HandoffFailure(Exception):
 
     `is_dead`: the worker has closed the link, or is gone: it does nothing more with the offer. `open_until`: until when
     a browser server may take the socket, in seconds of the loop's clock; 0 if none can have it, since the offer was not
-    sent, or was refused. `is_served` tells whether one has it. `ended` is why a client's lease has ended, if it has;
+    sent, or was refused. `is_served` tells whether one has it; of another host's nobody can tell if `is_in_doubt`.
+    `ended` is why a client's lease has ended, if it has;
     `detail` why the worker has launched no browser for it.
     """
 
@@ -61,6 +63,7 @@ class HandoffFailure(Exception):
         self.open_until = open_until
         self.ended = ended
         self.detail = detail
+        self.is_in_doubt = False
 
 
 PendingAnswer = asyncio.Future[dict[str, Any] | HandoffFailure]
@@ -253,14 +256,39 @@ def _settle(answer: PendingAnswer, outcome: dict[str, Any] | HandoffFailure) -> 
         answer.set_result(outcome)
 
 
+class Elsewhere(Protocol):
+    """The way to the workers of other hosts (proxy/connect/forwarding.py). Its methods raise as those of Handoffs."""
+
+    async def host_of(self, worker_id: str) -> OtherHost | None:
+        """Returns the other host that has this worker; None for one of this host, or of nobody."""
+
+    async def offer(
+        self,
+        host: OtherHost,
+        worker_id: str,
+        session_id: str,
+        request: Mapping[str, object],
+        sock: socket.socket,
+        until: float,
+    ) -> float: ...
+
+    async def ask(
+        self, host: OtherHost, worker_id: str, question: Mapping[str, object], until: float
+    ) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
+
+
 class Handoffs:
-    """The links to all workers, each opened at the worker's first session."""
+    """The ways to all workers: links to those of this host, each opened at the worker's first session, and `elsewhere`
+    to those of others, where there are any."""
 
     def __init__(self, runtime: Path, health: WorkerHealth, traces: ClientTraces | None = None) -> None:
         self._runtime = runtime
         self._health = health
         self._traces = traces
         self._links: dict[str, HandoffLink] = {}
+        self.elsewhere: Elsewhere | None = None
 
     async def offer(
         self,
@@ -277,6 +305,19 @@ class Handoffs:
         for the browser server, what the client has sent after its head, and perhaps which browser of its own it gets.
         `until`: how long a worker may take that acquires one (time.monotonic()). Raises Refusal if that is too much.
         """
+        if self.elsewhere is not None and (host := await self.elsewhere.host_of(worker_id)) is not None:
+            return await self.elsewhere.offer(host, worker_id, session_id, request, sock, until)
+        return await self.offer_here(worker_id, session_id, request, sock, until)
+
+    async def offer_here(
+        self,
+        worker_id: str,
+        session_id: str,
+        request: Mapping[str, object],
+        sock: socket.socket,
+        until: float = 0.0,
+    ) -> float:
+        """As `offer`, to workers of this host alone."""
         offer = {"session": session_id, "deadline": time.monotonic() + HANDOFF_TIMEOUT_S, **request}
         packet = orjson.dumps(offer)
         if len(packet) > MAX_OFFER_BYTES:  # a worker that cannot read it ends the link, which all clients share
@@ -286,6 +327,12 @@ class Handoffs:
     async def ask(self, worker_id: str, question: Mapping[str, object], until: float = 0.0) -> dict[str, Any]:
         """Returns a worker's answer to a question about a lease, say; it may work on it until `until`
         (time.monotonic()). Raises HandoffFailure."""
+        if self.elsewhere is not None and (host := await self.elsewhere.host_of(worker_id)) is not None:
+            return await self.elsewhere.ask(host, worker_id, question, until)
+        return await self.ask_here(worker_id, question, until)
+
+    async def ask_here(self, worker_id: str, question: Mapping[str, object], until: float = 0.0) -> dict[str, Any]:
+        """As `ask`, of workers of this host alone."""
         return await self._link(worker_id).ask(question, until)
 
     def open(self, worker_ids: Iterable[str]) -> None:
@@ -303,6 +350,8 @@ class Handoffs:
     def close(self) -> None:
         for worker_id in list(self._links):
             self.drop(worker_id, "the proxy is stopping")
+        if self.elsewhere is not None:
+            self.elsewhere.close()
 
     def _link(self, worker_id: str) -> HandoffLink:
         """Raises HandoffFailure."""
@@ -322,9 +371,12 @@ async def may_be_served(sock: socket.socket, failure: HandoffFailure) -> bool:
 
     A worker may have passed the socket on and died before its answer. Two browser servers on one connection would break
     it, so this polls the marks until no browser server can take it any more. A client on a Unix socket has no marks:
-    wherever a browser server may have it, the answer is yes, and the client may connect again.
+    wherever a browser server may have it, the answer is yes, and the client may connect again. So it is with one that
+    another host may have.
     """
     loop = asyncio.get_running_loop()
+    if failure.is_refusal or failure.is_in_doubt:
+        return failure.is_in_doubt
     if sock.family == socket.AF_UNIX:
         return failure.open_until > 0.0
     if failure.is_dead and not is_passed_on(sock):
