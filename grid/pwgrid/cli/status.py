@@ -13,6 +13,7 @@ from pwgrid.cli.options import GRID_OPTIONS, with_json, with_options
 from pwgrid.cli.output import clock, compact, one_line, table
 from pwgrid.common.errors import GridError, NoGridError
 from pwgrid.common.types import Isolation
+from pwgrid.common.wording import counted
 from pwgrid.runtime.find_grids import GridWithoutMaster
 
 Found = dict[str, Any]
@@ -116,6 +117,9 @@ def status_text(found: Found) -> str:
     is_ready = found["ready"]
     state = "stopping" if found["stopping"] else "serving" if is_ready else "not ready"
     lines = [f"{found['endpoint']}  {state}  master {found['master']['pid']}  proxy {found['proxy']['pid']}"]
+    if (forwarder := found.get("forwarder")) is not None:  # an older master tells of none
+        pid = forwarder["pid"] or "starting"
+        lines.append(f"forwarder {pid}  {counted(forwarder['sessions'], 'session')} on other hosts")
     redis = found["redis"]
     lines.append(
         f"redis {redis['url']}" + (f"  pid {redis['pid']}" if redis["pid"] else "") + _problem(redis.get("error"))

@@ -107,6 +107,8 @@ class OfferRefusal(StrEnum):
     SILENT = "the worker does not answer"
     NOT_LAUNCHED = "its browser did not start"
     NO_PROFILE = "its profile cannot be had"  # another session has it, or there are too many
+    UNREACHABLE = "its host cannot be reached"
+    NOT_TAKEN = "its host has not taken it"
 
 
 _SENTENCES: Final[Mapping[WorkerEnd | EndReason, str]] = {

@@ -19,6 +19,7 @@ from pwgrid.common import log as logging
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.reasons import Reason
 from pwgrid.common.tasks import BackgroundTasks, first_of
+from pwgrid.common.tcp_options import tune
 from pwgrid.common.types import BrowserType
 from pwgrid.control.child_side import ChildSide
 from pwgrid.proxy import client_traces
@@ -30,7 +31,7 @@ from pwgrid.proxy.connect.find_session import SessionFinder
 from pwgrid.proxy.connect.first_bytes import ProtocolChooser
 from pwgrid.proxy.connect.forwarding import Forwarding
 from pwgrid.proxy.connect.gateway import Gateway
-from pwgrid.proxy.connect.handoff_link import Handoffs, tune
+from pwgrid.proxy.connect.handoff_link import Handoffs
 from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.hosts.keep_hosts import HostKeeper
