@@ -14,12 +14,14 @@ import pytest
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
-from pwgrid.proxy.connect.forwarding import SOCKET, Forwarding
+from pwgrid.forwarder.main import mark_passed_on, mark_served
+from pwgrid.proxy.connect.forwarding import Forwarding
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs, may_be_served
 from pwgrid.proxy.hosts.host_table import OtherHost
 from pwgrid.proxy.hosts.keep_hosts import HostKeeper
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.registry.hosts import HostRecord, HostRecords
+from pwgrid.runtime.directory import FORWARDER_SOCKET
 from tests.unit.test_handoff_link import Heard
 
 BOUND_S = 30.0
@@ -96,7 +98,7 @@ class Forwarder:
             Heard(),  # type: ignore[arg-type]
         )
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-        self.listener.bind(str(runtime / SOCKET))
+        self.listener.bind(str(runtime / FORWARDER_SOCKET))
         self.listener.listen()
         self.link: socket.socket | None = None
 
@@ -206,10 +208,13 @@ async def test_no_host_is_to_blame_for_a_client_that_leaves(forwarder: Forwarder
     assert forwarder.keeper.unreachable_for == []
 
 
-async def test_a_client_may_be_served_when_the_forwarder_died_and_the_other_host_had_come_for_it(
+async def test_the_marks_of_its_connection_tell_whether_a_client_is_served_whose_forwarder_died(
     forwarder: Forwarder, sock: socket.socket
 ) -> None:
     failure = await failed(forwarder, sock, taken=True)
+    assert not await may_be_served(sock, failure)
+    mark_passed_on(sock)
+    mark_served(sock)
     assert await may_be_served(sock, failure)
 
 
@@ -217,7 +222,8 @@ async def test_a_client_is_not_served_when_the_forwarder_died_before_the_other_h
     forwarder: Forwarder, sock: socket.socket
 ) -> None:
     failure = await failed(forwarder, sock, taken=False)
-    assert not await may_be_served(sock, failure)
+    mark_passed_on(sock)
+    assert not await may_be_served(sock, failure)  # at once: nobody can take it later
     assert forwarder.keeper.unreachable_for == []
 
 
@@ -228,7 +234,7 @@ async def test_nothing_is_forwarded_while_redis_is_away_or_no_forwarder_runs(
     with pytest.raises(HandoffFailure, match="Redis is away"):
         await forwarder.forwarding.offer(HOST, "w1", "s1", REQUEST, sock, 0.0)
     forwarder.records.is_away = False
-    (tmp_path / SOCKET).unlink()
+    (tmp_path / FORWARDER_SOCKET).unlink()
     with pytest.raises(HandoffFailure, match="the forwarder is gone"):
         await forwarder.forwarding.offer(HOST, "w1", "s1", REQUEST, sock, 0.0)
     assert len(forwarder.keeper.unreachable_for) == 1  # or each client would try each of that host's workers

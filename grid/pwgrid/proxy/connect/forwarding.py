@@ -30,11 +30,9 @@ from pwgrid.proxy.policy.forward import head, incoming, outgoing, question_head
 from pwgrid.proxy.policy.refusal import Refusal, bad_handshake, registry_away
 from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S, WorkerHealth
 from pwgrid.registry.hosts import HostRecords
+from pwgrid.runtime.directory import FORWARDER_SOCKET
 
 log = structlog.get_logger()
-
-SOCKET: Final = "forwarder.sock"
-"""In the grid's runtime directory; the forwarder listens there."""
 
 FORWARDER: Final = "forwarder"
 """What the log calls it where it has a worker's id otherwise."""
@@ -79,7 +77,7 @@ class Forwarding:
     def __init__(
         self, runtime: Path, keeper: HostKeeper, records: HostRecords, handoffs: Handoffs, health: WorkerHealth
     ) -> None:
-        self._path = runtime / SOCKET
+        self._path = runtime / FORWARDER_SOCKET
         self._keeper = keeper
         self._records = records
         self._handoffs = handoffs
@@ -228,22 +226,20 @@ class Forwarding:
 
     async def _why(self, host: OtherHost, forward_id: str, failure: HandoffFailure) -> HandoffFailure:
         """Returns why the client was not forwarded: what the other host has left of that, or what the forwarder says.
-        Whatever has happened, that host does not take the client any more, unless it may have done so already."""
+        What that host has not come for it does not get any more."""
         try:
             refusal = await self._records.take_refusal(forward_id)
             is_taken_back = await self._records.take_forward(forward_id) is not None
         except RegistryUnavailable:
-            refusal, is_taken_back = None, failure.open_until == 0.0
+            refusal, is_taken_back = None, False
         if refusal is not None:
             return _failure_in(refusal)
-        detail = f"{failure.reason} {failure.detail}".strip()
-        if failure.is_refusal and not is_taken_back:  # that proxy took it, and ended before its worker had it
+        if not is_taken_back:  # that proxy has come for it; the forwarder marks who is served, as workers do
             return failure
+        detail = f"{failure.reason} {failure.detail}".strip()
         if failure.reason != OfferRefusal.GONE and (failure.is_refusal or not failure.open_until):
             self._keeper.unreachable(host, detail)
-        why = HandoffFailure(f"its host {host.record.name}: {detail}")
-        why.is_in_doubt = not is_taken_back and failure.open_until > 0.0
-        return why
+        return HandoffFailure(f"its host {host.record.name}: {detail}")
 
     def _to_forwarder(self) -> HandoffLink:
         """Raises HandoffFailure."""

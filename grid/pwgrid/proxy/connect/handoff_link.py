@@ -41,8 +41,7 @@ class HandoffFailure(Exception):
 
     `is_dead`: the worker has closed the link, or is gone: it does nothing more with the offer. `open_until`: until when
     a browser server may take the socket, in seconds of the loop's clock; 0 if none can have it, since the offer was not
-    sent, or was refused. `is_served` tells whether one has it; of another host's nobody can tell if `is_in_doubt`.
-    `ended` is why a client's lease has ended, if it has;
+    sent, or was refused. `is_served` tells whether one has it. `ended` is why a client's lease has ended, if it has;
     `detail` why the worker has launched no browser for it.
     """
 
@@ -63,7 +62,6 @@ class HandoffFailure(Exception):
         self.open_until = open_until
         self.ended = ended
         self.detail = detail
-        self.is_in_doubt = False
 
 
 PendingAnswer = asyncio.Future[dict[str, Any] | HandoffFailure]
@@ -371,12 +369,9 @@ async def may_be_served(sock: socket.socket, failure: HandoffFailure) -> bool:
 
     A worker may have passed the socket on and died before its answer. Two browser servers on one connection would break
     it, so this polls the marks until no browser server can take it any more. A client on a Unix socket has no marks:
-    wherever a browser server may have it, the answer is yes, and the client may connect again. So it is with one that
-    another host may have.
+    wherever a browser server may have it, the answer is yes, and the client may connect again.
     """
     loop = asyncio.get_running_loop()
-    if failure.is_refusal or failure.is_in_doubt:
-        return failure.is_in_doubt
     if sock.family == socket.AF_UNIX:
         return failure.open_until > 0.0
     if failure.is_dead and not is_passed_on(sock):
