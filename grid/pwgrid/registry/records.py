@@ -26,6 +26,9 @@ ENDS = "sessions:ends"
 LENGTHS = "sessions:lengths"
 INDEX = "sessions:index"
 PAGE_HISTORY = "page:history"
+HOST_HISTORY = "cluster:hosts:history:"
+"""Stands for PAGE_HISTORY, before the host's name, where several hosts are one grid."""
+
 
 LENGTH_BOUNDS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0)
 """Upper bounds of a session's length, as reaper.lua has them."""

@@ -72,6 +72,8 @@ class Registry:
         self._now = now
         self._counters = (prefix + records.ACTIVE, prefix + records.LIFETIME)
         self._instance = secrets.token_hex(4)
+        host = settings.host_name()
+        self._history = prefix + (f"{records.HOST_HISTORY}{host}" if host else records.PAGE_HISTORY)
         self._own: tuple[str, str] = ("", "")
         self._subscriptions: list[Subscription] = []
         self.client = RedisClient(url, timeout_s=self._timeout_s, scripts=SCRIPTS.values(), prefix=prefix)
@@ -274,14 +276,14 @@ class Registry:
 
     async def keep_sample(self, sample: str, *, at_most: int, ttl_s: float) -> None:
         """Keeps a sample of the dashboard's curves for other proxies, and only the newest `at_most` of all samples."""
-        key = self._prefix + records.PAGE_HISTORY
+        key = self._history
         await self.client.pipeline(
             [("RPUSH", key, sample), ("LTRIM", key, -at_most, -1), ("PEXPIRE", key, round(ttl_s * 1000))]
         )
 
     async def samples(self) -> list[str]:
         """Returns the kept samples, the newest last."""
-        found: list[str] = await self.client.call("LRANGE", self._prefix + records.PAGE_HISTORY, 0, -1)
+        found: list[str] = await self.client.call("LRANGE", self._history, 0, -1)
         return found
 
     # Leases
