@@ -96,3 +96,28 @@ def test_nothing_is_told_of_a_descriptor_that_another_process_still_has_open(loo
         loop.call_later(0.01, loop.stop)
         loop.run()
         os.close(copy)
+
+
+def test_what_was_said_of_a_descriptor_is_not_told_to_the_next_one_of_its_number(loop: Loop) -> None:
+    first, second = socket.socketpair(), []
+    called: list[str] = []
+
+    def replace_both() -> None:
+        """Called for whichever comes first; the other one is ready, too."""
+        numbers = {each.fileno() for each in first}
+        for each in first:
+            loop.remove(each)
+            each.close()
+        second.extend(socket.socketpair())
+        assert {each.fileno() for each in second} == numbers
+        for each in second:
+            loop.add_reader(each, called.append, "nothing has come for it")
+        loop.call_later(0.01, loop.stop)
+
+    for each in first:
+        each.send(b"x")
+        loop.add_reader(each, replace_both)
+    loop.run()
+    assert called == []
+    for each in second:
+        each.close()
