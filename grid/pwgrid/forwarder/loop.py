@@ -99,6 +99,7 @@ class Loop:
         self._is_stopped = True
 
     def run(self) -> None:
+        """Returns after `stop`; it may be called again then."""
         poll, handlers = self._epoll.poll, self._handlers
         nobody: tuple[Handler, int] = (lambda _events: None, 0)
         while not self._is_stopped:
@@ -115,6 +116,7 @@ class Loop:
                     callback()
             if self._timers and self._timers[0][0] <= self.now():
                 self._call_due()
+        self._is_stopped = False
 
     def close(self) -> None:
         self._epoll.close()
