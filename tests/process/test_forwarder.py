@@ -56,6 +56,13 @@ def own_redis() -> Iterator[RedisServer]:
     server.close()
 
 
+@pytest.fixture
+def another_redis() -> Iterator[RedisServer]:
+    server = RedisServer()
+    yield server
+    server.close()
+
+
 @pytest.fixture(scope="module")
 def shared(own_redis: RedisServer) -> Iterator[Grid]:
     with grid_with_forwarder(own_redis) as grid:
@@ -101,16 +108,18 @@ def descriptors(grid: Grid) -> tuple[int, int]:
 
 def _sockets_and_pipes(pid: int) -> int:
     """TCP sockets and pipes: what sessions are made of. Links on Unix sockets come and go."""
-    process = psutil.Process(pid)
-    pipes = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
-    return len(process.net_connections("tcp")) + sum(name.startswith("pipe:") for name in pipes)
+    pipes = 0
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            pipes += os.readlink(link).startswith("pipe:")
+    return len(psutil.Process(pid).net_connections("tcp")) + pipes
 
 
 def kill_forwarder(grid: Grid) -> int:
-    """SIGKILL; returns the pid of the one that was killed, once it has ended."""
+    """SIGKILL; returns the pid of the one that was killed, once its end is known."""
     pid = pid_of(grid)
     os.kill(pid, signal.SIGKILL)
-    wait_until_gone(pid)
+    eventually(lambda: forwarder(grid)["pid"] != pid, "the master knows of its end")
     return pid
 
 
@@ -414,9 +423,8 @@ def test_a_frozen_forwarder_is_killed_and_its_sessions_go_on(grid: Grid, proxy: 
         assert pid_of(grid) != frozen
 
 
-def test_sessions_outlive_the_master_and_then_the_forwarder(own_redis: RedisServer, host: OtherHost) -> None:
-    own_redis.command("FLUSHALL")
-    with grid_with_forwarder(own_redis, WORKER_LOST_THRESHOLD="30") as grid:
+def test_sessions_outlive_the_master_and_then_the_forwarder(another_redis: RedisServer, host: OtherHost) -> None:
+    with grid_with_forwarder(another_redis, WORKER_LOST_THRESHOLD="30") as grid:
         with StandInProxy(grid.runtime / "forwarder.sock") as proxy:
             pairs = [proxy.forwarded(host)]
             pid = pid_of(grid)
@@ -450,9 +458,8 @@ def test_an_upgrade_and_a_reload_replace_the_forwarder_and_no_session_notices(
 # The end
 
 
-def test_a_stop_waits_for_forwarded_sessions_and_leaves_nothing(own_redis: RedisServer, host: OtherHost) -> None:
-    own_redis.command("FLUSHALL")
-    with grid_with_forwarder(own_redis) as grid, StandInProxy(grid.runtime / "forwarder.sock") as proxy:
+def test_a_stop_waits_for_forwarded_sessions_and_leaves_nothing(another_redis: RedisServer, host: OtherHost) -> None:
+    with grid_with_forwarder(another_redis) as grid, StandInProxy(grid.runtime / "forwarder.sock") as proxy:
         client, served = proxy.forwarded(host)
         parked(grid, 1)
         grid.process.send_signal(signal.SIGTERM)
@@ -466,9 +473,8 @@ def test_a_stop_waits_for_forwarded_sessions_and_leaves_nothing(own_redis: Redis
         assert grid.stop() == 0
 
 
-def test_a_stop_ends_forwarded_sessions_when_their_time_is_over(own_redis: RedisServer, host: OtherHost) -> None:
-    own_redis.command("FLUSHALL")
-    with grid_with_forwarder(own_redis, DRAIN_TIMEOUT="0.5") as grid:
+def test_a_stop_ends_forwarded_sessions_when_their_time_is_over(another_redis: RedisServer, host: OtherHost) -> None:
+    with grid_with_forwarder(another_redis, DRAIN_TIMEOUT="0.5") as grid:
         with StandInProxy(grid.runtime / "forwarder.sock") as proxy:
             client, served = proxy.forwarded(host)
         with client, served:
@@ -479,9 +485,8 @@ def test_a_stop_ends_forwarded_sessions_when_their_time_is_over(own_redis: Redis
         assert grid.stop() == 0
 
 
-def test_a_grid_without_a_master_ends_with_its_forwarded_sessions(own_redis: RedisServer, host: OtherHost) -> None:
-    own_redis.command("FLUSHALL")
-    with grid_with_forwarder(own_redis, WORKER_LOST_THRESHOLD="0.5") as grid:
+def test_a_grid_without_a_master_ends_with_its_forwarded_sessions(another_redis: RedisServer, host: OtherHost) -> None:
+    with grid_with_forwarder(another_redis, WORKER_LOST_THRESHOLD="0.5") as grid:
         with StandInProxy(grid.runtime / "forwarder.sock") as proxy:
             client, served = proxy.forwarded(host)
         parked(grid, 1)
