@@ -70,7 +70,7 @@ class PacketServer:
 
     def _read(self, link: socket.socket, said: dict[str, Any], fds: array.array[int]) -> Action:
         """Reads a packet; returns what it asks for, and has taken its descriptors then. Raises OSError, ValueError,
-        TypeError or KeyError if it is malformed."""
+        TypeError or LookupError if it is malformed."""
         raise NotImplementedError
 
     def _link_began(self) -> None:
@@ -149,7 +149,7 @@ class PacketServer:
     def _take(self, link: socket.socket, packet: bytes, fds: array.array[int]) -> None:
         try:
             act = self._read(link, orjson.loads(packet), fds)  # a newer proxy may say more
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, LookupError) as error:
             for each in fds:
                 os.close(each)
             log.error("handoff_packet_corrupt", error=repr(error))

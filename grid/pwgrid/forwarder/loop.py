@@ -14,17 +14,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
-READABLE: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
-WRITABLE: Final = select.EPOLLOUT | select.EPOLLHUP | select.EPOLLERR
-ENDED: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+BROKEN: Final = select.EPOLLHUP | select.EPOLLERR
+"""Nothing can be written any more: the connection was reset, or has ended both ways."""
+
+ENDED: Final = select.EPOLLRDHUP | BROKEN
+READABLE: Final = select.EPOLLIN | ENDED
+WRITABLE: Final = select.EPOLLOUT | BROKEN
 
 _EDGES: Final = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
 _MOST_EVENTS: Final = 64
 """How many it takes at a time: the array for them is made anew at each call."""
 
 Handler = Callable[[int], object]
-"""Gets what epoll says. That may be about another descriptor that has had the same number until a moment ago, so a
-handler only tries what it might do now."""
+"""Gets what epoll says."""
 
 
 class HasFileno(Protocol):
@@ -50,7 +52,9 @@ class Loop:
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self._handlers: dict[int, Handler] = {}
+        self._handlers: dict[int, tuple[Handler, int]] = {}
+        """By descriptor: whom to call, and the turn in which it was added."""
+        self._turn = 0
         self._timers: list[tuple[float, int, Timer]] = []
         self._number = itertools.count()
         self._soon: list[Callable[[], object]] = []
@@ -95,11 +99,16 @@ class Loop:
         self._is_stopped = True
 
     def run(self) -> None:
+        """Returns after `stop`; it may be called again then."""
         poll, handlers = self._epoll.poll, self._handlers
+        nobody: tuple[Handler, int] = (lambda _events: None, 0)
         while not self._is_stopped:
-            for fd, events in poll(self._wait_s(), _MOST_EVENTS):
-                # An earlier handler may have closed it.
-                if (handler := handlers.get(fd)) is not None:
+            ready = poll(self._wait_s(), _MOST_EVENTS)
+            turn = self._turn = self._turn + 1
+            for fd, events in ready:
+                # An earlier handler may have closed it, and its number may be another one's by now.
+                handler, since = handlers.get(fd, nobody)
+                if since != turn:
                     handler(events)
             if self._soon:
                 soon, self._soon = self._soon, []
@@ -107,6 +116,7 @@ class Loop:
                     callback()
             if self._timers and self._timers[0][0] <= self.now():
                 self._call_due()
+        self._is_stopped = False
 
     def close(self) -> None:
         self._epoll.close()
@@ -116,7 +126,7 @@ class Loop:
             self._epoll.modify(fd, events)
         else:
             self._epoll.register(fd, events)
-        self._handlers[fd] = handler
+        self._handlers[fd] = (handler, self._turn)
 
     def _wait_s(self) -> float | None:
         if self._soon:

@@ -75,10 +75,17 @@ class Forwarder:
         if not self._leaves:
             for session in list(self.sessions.values()):
                 session.end("the grid is stopping")
-        self._parking.close()
+        self.close()
         if not is_connected:
             end_grid_if_last(self.boot.runtime)
         return 0
+
+    def close(self) -> None:
+        """Closes all but its sessions. Idempotent."""
+        self._parking.close()
+        self._server.close()
+        self._resolver.close()
+        self.loop.close()
 
     # Clients
 

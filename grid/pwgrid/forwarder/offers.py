@@ -67,7 +67,7 @@ class OfferServer(PacketServer):
         self._open()
 
     def _read(self, link: socket.socket, said: dict[str, Any], fds: array.array[int]) -> Action:
-        host, port = said["to"]
+        host, port = str(said["to"][0]).strip("[]"), int(said["to"][1])
         session, deadline = str(said["session"]), float(said["deadline"])
         until = max(deadline, float(said.get("until", 0)))
         text = (said["head"] + said.get("early", "")).encode("latin-1")
@@ -75,7 +75,7 @@ class OfferServer(PacketServer):
         (fd,) = fds
         client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fd)
         send = partial(self._send, link)
-        return partial(self._on_offer, Offer(session, deadline, until, str(host), int(port), text, limit, client, send))
+        return partial(self._on_offer, Offer(session, deadline, until, host, port, text, limit, client, send))
 
 
 class PendingSession:

@@ -63,6 +63,7 @@ class Parking:
         self._grace_s: float | None = None
         self._is_lost = False
         self._lost: Timer = loop.call_later(lost_threshold_s, self._lose)
+        self._flush_again: Timer = loop.call_later(0, lambda: None)
         self._buffer = bytearray(MAX_FRAME_BYTES + 1)
         self._ping()
 
@@ -191,7 +192,8 @@ class Parking:
         except OSError as error:  # it takes no more now; or it has ended, which is read behind what it has said
             if not isinstance(error, BlockingIOError | ConnectionError):  # too many descriptors are on their way
                 log.warning("session_not_parked", reason=error.strerror or str(error))
-                self._loop.call_later(RECONNECT_S, self._flush)
+                self._flush_again.cancel()
+                self._flush_again = self._loop.call_later(RECONNECT_S, self._flush)
 
     def _ping(self) -> None:
         if self._link is not None and self._greeting is None:

@@ -34,6 +34,12 @@ class Resolver:
         else:
             then(found)
 
+    def close(self) -> None:
+        """What is still looked up is told to nobody. Idempotent."""
+        self._loop.remove(self._wakes)
+        self._wakes.close()
+        self._waker.close()
+
     def _in_thread(self, host: str, port: int, then: Callable[[Found], None]) -> None:
         self._found.append((then, _look_up(host, port, 0)))
         with suppress(OSError):  # the process is about to end

@@ -17,7 +17,7 @@ import structlog
 
 from pwgrid.control.parking import ParkedSession
 from pwgrid.forwarder.direction import Direction, Step
-from pwgrid.forwarder.loop import READABLE, WRITABLE, Loop, Timer
+from pwgrid.forwarder.loop import BROKEN, READABLE, WRITABLE, Loop, Timer
 
 log = structlog.get_logger()
 
@@ -137,17 +137,11 @@ class ForwardedSession:
             way.out = way.into = -1
 
     def _on_client(self, events: int) -> None:
-        if events & READABLE:
-            self._up.direction.is_readable = True
-        if events & WRITABLE:
-            self._down.direction.is_writable = True
+        _note(events, self._up.direction, self._down.direction)
         self._go_on()
 
     def _on_host(self, events: int) -> None:
-        if events & READABLE:
-            self._down.direction.is_readable = True
-        if events & WRITABLE:
-            self._up.direction.is_writable = True
+        _note(events, self._down.direction, self._up.direction)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -185,6 +179,16 @@ class ForwardedSession:
                 self._wait_for_other_side()
 
         self._half_ended = self._loop.call_later(HALF_ENDED_S, look)
+
+
+def _note(events: int, source_of: Direction, target_of: Direction) -> None:
+    """Notes what epoll says of a socket, which is the source of one way and the target of the other."""
+    if events & READABLE:
+        source_of.is_readable = True
+    if events & WRITABLE:
+        target_of.is_writable = True
+    if events & BROKEN:
+        target_of.finish()
 
 
 def new_pipes() -> tuple[int, ...]:
