@@ -93,6 +93,7 @@ def host(redis: RedisServer, address: str, pools: str, **environment: str) -> co
         "POOL_CONFIG": pools,
         "WORKER_SELECT_TIMEOUT": "20",
         "MAX_SESSIONS_PER_RUN": "2",
+        "BORROW_RECONNECT_GRACE": "600",
     }
     return running_grid(environment={**ours, **environment}, fake=True)
 
@@ -130,7 +131,7 @@ def hosts(own_hosts: tuple[Host, Host]) -> tuple[Host, Host]:
 
 
 @contextlib.contextmanager
-def full(host: Host, pool: str = "both") -> Iterator[list[socket.socket]]:
+def full(host: Host, pool: str = "both-chromium-uat") -> Iterator[list[socket.socket]]:
     """Its own workers of a pool are full."""
     with contextlib.ExitStack() as clients:
         yield [clients.enter_context(host.session(f"/?pool={pool}")) for _ in range(SLOTS)]
@@ -148,7 +149,7 @@ def test_a_client_gets_its_own_host_s_workers_first_and_those_of_another_once_th
 ) -> None:
     first, second = hosts
     before = first.metric("pwgrid_upgrades_forwarded_total")
-    with full(first), first.session("/?pool=both&name=over") as forwarded:
+    with full(first), first.session("/?pool=both-chromium-uat&name=over") as forwarded:
         eventually(lambda: hosts_of_sessions(first) == [first.name] * SLOTS + [second.name], "the last one is there")
         (there,) = [each for each in first.live() if each["host"] == second.name]
         assert there["workerId"] in second.workers()
@@ -156,6 +157,7 @@ def test_a_client_gets_its_own_host_s_workers_first_and_those_of_another_once_th
         assert first.metric("pwgrid_upgrades_forwarded_total") == before + 1
         forwarded.sendall(raw.GOODBYE)
         assert raw.read_all(forwarded).startswith(b"\x88")
+        forwarded.close()
         eventually(lambda: second.get(f"/v1/sessions/{there['id']}")["status"] == "completed", "it has ended")
 
 
@@ -165,7 +167,7 @@ def raw_name(sock: socket.socket) -> str:
     return f"{address}:{port}"
 
 
-@pytest.mark.parametrize("target", ["/?pool=second", "/?labels=Second:Chromium:Y"])
+@pytest.mark.parametrize("target", ["/?pool=second-chromium-y", "/?labels=Second:Chromium:Y"])
 def test_a_pool_that_only_another_host_has_is_served(hosts: tuple[Host, Host], target: str) -> None:
     first, second = hosts
     with first.session(target):
@@ -175,14 +177,14 @@ def test_a_pool_that_only_another_host_has_is_served(hosts: tuple[Host, Host], t
 def test_a_pool_that_no_host_has_is_refused(hosts: tuple[Host, Host]) -> None:
     status, text = hosts[0].refused("/?pool=third")
     assert status == 404
-    assert "pools are: both, first, second" in text
+    assert "pools are: both-chromium-uat, first-chromium-x, second-chromium-y" in text
 
 
 def test_a_client_that_waits_gets_a_slot_that_comes_free_on_another_host(hosts: tuple[Host, Host]) -> None:
     first, second = hosts
-    with full(first), full(second) as there, first.waiting("/?pool=both") as waiting:
+    with full(first), full(second) as there, first.waiting("/?pool=both-chromium-uat") as waiting:
         eventually(lambda: first.get("/v1/status")["waiting"] == 1, "it waits")
-        eventually(lambda: second.get("/v1/capacity")["pools"]["both"]["waiting"] == 1, "the other host shows it")
+        eventually(lambda: second.get("/v1/capacity")["pools"]["both-chromium-uat"]["waiting"] == 1, "the other host shows it")
         there[0].close()
         assert waiting.recv(4096).startswith(b"HTTP/1.1 101 ")
         assert raw.goes_on(waiting)
@@ -205,11 +207,11 @@ def test_a_host_whose_proxy_is_frozen_holds_nobody_up(hosts: tuple[Host, Host]) 
     with full(first) as own:
         proxy.suspend()
         try:
-            with first.waiting("/?pool=both") as waiting:
+            with first.waiting("/?pool=both-chromium-uat") as waiting:
                 eventually(lambda: first.get("/v1/status")["waiting"] == 1, "it waits for a slot of its own host")
                 own[0].close()
                 assert waiting.recv(4096).startswith(b"HTTP/1.1 101 ")
-                assert hosts_of_sessions(first) == [first.name] * SLOTS
+                eventually(lambda: hosts_of_sessions(first) == [first.name] * SLOTS, "it is served here")
         finally:
             proxy.resume()
     know_each_other(first, second)
@@ -221,17 +223,17 @@ def test_a_host_whose_proxy_is_frozen_holds_nobody_up(hosts: tuple[Host, Host]) 
 
 def test_a_session_is_ended_at_any_host(hosts: tuple[Host, Host]) -> None:
     first, _ = hosts
-    with first.session("/?pool=second") as client:
+    with first.session("/?pool=second-chromium-y") as client:
         eventually(lambda: first.live(), "it runs")
         (session,) = first.live()
         assert first.ask("DELETE", f"/v1/sessions/{session['id']}").status == 202
-        assert b"an operator" in raw.read_all(client)
+        assert b"an operator" in client.recv(4096)
     eventually(lambda: first.get(f"/v1/sessions/{session['id']}")["status"] == "ended", "its record says so")
 
 
 def test_files_of_a_session_are_had_at_any_host(hosts: tuple[Host, Host]) -> None:
     first, second = hosts
-    with first.session("/?pool=second"):
+    with first.session("/?pool=second-chromium-y"):
         eventually(lambda: first.live(), "it runs")
         (session,) = first.live()
         # What the browser server does when a download is complete; the fake one downloads nothing.
@@ -271,24 +273,24 @@ def test_a_lease_of_another_host_is_borrowed_used_extended_and_returned_anywhere
 
 def test_an_own_browser_and_a_cdp_session_by_its_url_are_forwarded(hosts: tuple[Host, Host]) -> None:
     first, second = hosts
-    with first.session("/?pool=second&isolation=browser"):
+    with first.session("/?pool=second-chromium-y&isolation=browser"):
         eventually(lambda: [each["isolation"] for each in first.live()] == ["browser"], "it has its own browser")
     eventually(lambda: first.grid.active() == 0, "it has ended")
-    told = first.get("/json/version?pool=second")["webSocketDebuggerUrl"]
+    told = first.get("/json/version?pool=second-chromium-y")["webSocketDebuggerUrl"]
     target = told.partition(f":{first.grid.port}")[2]
     with first.session(target) as begins, second.session(target) as joins, first.session(target) as joins_too:
         assert first.grid.active() == 1
-        assert hosts_of_sessions(first) == [second.name]
+        eventually(lambda: hosts_of_sessions(first) == [second.name], "it is there")
         assert all(map(raw.goes_on, (begins, joins, joins_too)))
 
 
 def test_a_worker_of_another_host_is_drained(hosts: tuple[Host, Host]) -> None:
     first, second = hosts
-    (worker,) = [each["id"] for each in second.grid.status()["workers"] if each["pool"] == "second"]
+    (worker,) = [each["id"] for each in second.grid.status()["workers"] if each["pool"] == "second-chromium-y"]
     assert first.ask("POST", f"/v1/workers/{worker}/drain?now=true").status == 409
     assert first.ask("POST", f"/v1/workers/{worker}/drain").body == {"draining": [worker]}
     eventually(lambda: worker not in second.workers(), "it is replaced")
-    with first.session("/?pool=second"):
+    with first.session("/?pool=second-chromium-y"):
         pass
 
 
@@ -307,16 +309,16 @@ def test_nobody_gets_a_worker_without_a_forward(hosts: tuple[Host, Host]) -> Non
 
 def test_hosts_workers_capacity_status_and_metrics_show_all_hosts(hosts: tuple[Host, Host]) -> None:
     first, second = hosts
-    with first.session("/?pool=second"):
+    with first.session("/?pool=second-chromium-y"):
         eventually(lambda: first.live(), "it runs")
         shown = {each["name"]: each for each in first.get("/v1/hosts")["hosts"]}
         assert {name: each["self"] for name, each in shown.items()} == {first.name: True, second.name: False}
         assert shown[second.name]["room"] == {"slots": 2 * SLOTS, "busy": 1, "waiting": 0, "spare": 0}
-        assert (shown[second.name]["workers"], shown[second.name]["pools"]) == (2, ["both", "second"])
+        assert (shown[second.name]["workers"], shown[second.name]["pools"]) == (2, ["both-chromium-uat", "second-chromium-y"])
         capacity = first.get("/v1/capacity")
         assert capacity["hosts"][second.name]["busy"] == 1
-        assert [*capacity["pools"]] == ["both", "first", "second"]
-        assert capacity["pools"]["both"]["slots"] == 2 * SLOTS
+        assert [*capacity["pools"]] == ["both-chromium-uat", "first-chromium-x", "second-chromium-y"]
+        assert capacity["pools"]["both-chromium-uat"]["slots"] == 2 * SLOTS
         named = {each["id"]: each["host"] for each in first.get("/v1/workers")["workers"]}
         assert named == dict.fromkeys(first.workers(), first.name) | dict.fromkeys(second.workers(), second.name)
         assert first.metric('pwgrid_hosts{state="serving"}') == 2
@@ -337,17 +339,17 @@ def test_a_drained_host_gets_no_sessions_and_its_clients_get_another_s_until_tha
     hosts: tuple[Host, Host],
 ) -> None:
     first, second = hosts
-    with first.session("/?pool=both") as before:
+    with first.session("/?pool=both-chromium-uat") as before:
         drain(second, first.name)
         eventually(lambda: first.ask("GET", "/health/ready").status == 503, "load balancers hear it")
-        with first.session("/?pool=both"):
+        with first.session("/?pool=both-chromium-uat"):
             eventually(lambda: hosts_of_sessions(first) == [first.name, second.name], "the new one is elsewhere")
         assert raw.goes_on(before)
         before.close()
         assert "no session left" in drain(first, "127.0.0.1", "--wait")
     assert drain(first, first.name, "--undo") == f"host {first.name} gets sessions again\n"
     eventually(lambda: first.ask("GET", "/health/ready").status == 200, "it serves again")
-    with first.session("/?pool=both"):
+    with first.session("/?pool=both-chromium-uat"):
         eventually(lambda: hosts_of_sessions(first) == [first.name], "as before")
 
 
@@ -397,16 +399,16 @@ def test_a_host_that_loses_redis_serves_its_own_workers_and_all_is_right_when_it
     ):
         first, second = Host(first_grid, "127.0.0.1"), Host(second_grid, "127.0.0.2")
         know_each_other(first, second)
-        with full(first) as own, first.session("/?pool=both") as forwarded:
+        with full(first) as own, first.session("/?pool=both-chromium-uat") as forwarded:
             eventually(lambda: len(first.live()) == SLOTS + 1, "all run")
             (there,) = [each["id"] for each in first.live() if each["host"] == second.name]
             server.command("ACL", "SETUSER", "second", "off")
             server.command("CLIENT", "KILL", "USER", "second")
             eventually(lambda: is_lost(first, there, second), "it is taken for lost")
             assert raw.goes_on(forwarded)
-            with second.session("/?pool=both") as meanwhile:
+            with second.session("/?pool=both-chromium-uat") as meanwhile:
                 own[0].close()
-                with first.session("/?pool=both"):
+                with first.session("/?pool=both-chromium-uat"):
                     server.command("ACL", "SETUSER", "second", "on")
                     know_each_other(first, second)
                     eventually(lambda: len(first.live()) == 4, "what has lived all the time is on record")

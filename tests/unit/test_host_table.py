@@ -36,7 +36,7 @@ def state(table: HostTable, now: float) -> HostState:
 
 def test_another_host_serves_and_is_found_by_its_workers_and_this_one_is_none_of_them(table: HostTable) -> None:
     assert [*table.others] == [THERE]
-    assert [host.record.name for host in table.serving(100.0)] == [THERE]
+    assert [host.record.name for host in table.offering(100.0)] == [THERE]
     host = table.of_worker("a1")
     assert host is not None
     assert host.roster.workers["a1"].playwright_version == "1.65"
@@ -69,7 +69,7 @@ def test_a_host_is_lost_after_its_time_but_never_before_it_is_silent(table: Host
 
 def test_a_host_that_is_drained_stops_or_cannot_be_reached_gets_no_clients(table: HostTable) -> None:
     table.take(found(record(at=2.0), drained=frozenset({THERE, HERE})), now=101.0)
-    assert (state(table, 101.0), table.is_drained) == (HostState.DRAINED, True)
+    assert (state(table, 101.0), table.is_drained, [*table.offering(101.0)]) == (HostState.DRAINED, True, [])
     assert table.avoided(101.0) == {HERE, THERE}
     assert table.of_worker("a1") is not None  # its sessions and leases go on
     table.take(found(record(at=3.0, is_stopping=True)), now=102.0)
@@ -77,6 +77,7 @@ def test_a_host_that_is_drained_stops_or_cannot_be_reached_gets_no_clients(table
     table.take(found(record(at=4.0)), now=103.0)
     table.unreachable(THERE, 103.0)
     assert state(table, 103.0) is HostState.UNREACHABLE
+    assert [host.record.name for host in table.offering(103.0)] == [THERE]  # its clients wait
     table.take(found(record(at=5.0)), now=105.0)
     assert state(table, 105.0) is HostState.UNREACHABLE
     assert state(table, 103.0 + UNREACHABLE_S) is HostState.SERVING

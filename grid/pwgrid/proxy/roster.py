@@ -115,7 +115,7 @@ class Roster:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """What the master has counted, for /metrics."""
     others: tuple["Roster", ...] = ()
-    """Those of the other hosts of the grid that get clients now."""
+    """Those of the other hosts of the grid whose pools clients may ask for."""
     hosts: Hosts = field(default_factory=Hosts)
     _without: dict[Protocol, frozenset[str]] = field(default_factory=dict)
 

@@ -91,9 +91,10 @@ class HostTable:
         """Returns the state of each other host, by name."""
         return {name: host.state(now) for name, host in self.others.items()}
 
-    def serving(self, now: float) -> Iterator[OtherHost]:
-        """Yields the hosts that get clients."""
-        return (host for host in self.others.values() if host.state(now) is HostState.SERVING)
+    def offering(self, now: float) -> Iterator[OtherHost]:
+        """Yields the hosts whose pools clients may ask for: those that get clients, or will again in a moment."""
+        states = (HostState.SERVING, HostState.UNREACHABLE)
+        return (host for host in self.others.values() if host.state(now) in states)
 
     def avoided(self, now: float) -> frozenset[str]:
         """Returns the names of the hosts none of whose workers may be chosen, perhaps this one's, too."""

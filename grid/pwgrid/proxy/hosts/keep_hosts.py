@@ -155,7 +155,7 @@ class HostKeeper:
     def _apply(self) -> None:
         """Has selections and the policy know what has changed."""
         now = time.monotonic()
-        others = tuple(host.roster for host in self.table.serving(now))
+        others = tuple(host.roster for host in self.table.offering(now))
         hosts = Hosts(
             own=self.name,
             is_own_first=self._is_own_first,
