@@ -180,7 +180,7 @@ class PendingSession:
                 self._unsent = self._unsent[host.send(self._unsent) :]
         except OSError:
             pass  # it goes on when there is room; and what a host has said before it ended is still to be read
-        self._look_at_answer(host)
+        self._look_at_answer(host, has_ended=bool(events & ENDED))
 
     def _connects(self, host: socket.socket) -> bool:
         """Whether the connection is there. Tries the next address if it has failed."""
@@ -201,7 +201,7 @@ class PendingSession:
 
     # The answer
 
-    def _look_at_answer(self, host: socket.socket) -> None:
+    def _look_at_answer(self, host: socket.socket, *, has_ended: bool) -> None:
         """Looks without reading: the client gets all of it, if it is a 101."""
         try:
             seen = host.recv(LINE_BYTES, socket.MSG_PEEK)
@@ -210,12 +210,12 @@ class PendingSession:
         except OSError as error:
             self.refuse(OfferRefusal.NOT_TAKEN, f"{self.offer.address}: {error.strerror or error}")
             return
-        line, has_end, _ = seen.partition(b"\r\n")
+        line, is_whole, _ = seen.partition(b"\r\n")
         if seen.startswith(_SWITCHING):
             self._join(host)
         elif not seen:
             self.refuse(OfferRefusal.NOT_TAKEN, f"{self.offer.address} has closed the connection without an answer")
-        elif has_end or len(seen) == LINE_BYTES:
+        elif is_whole or has_ended or len(seen) == LINE_BYTES:
             self.refuse(OfferRefusal.NOT_TAKEN, f"{self.offer.address}: {line[:200].decode('latin-1')}")
 
     def _join(self, host: socket.socket) -> None:

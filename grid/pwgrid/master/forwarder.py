@@ -20,7 +20,7 @@ from pwgrid.runtime.child_files import ChildState
 
 log = structlog.get_logger()
 
-LEAVE_S: Final = 5.0
+LEAVE_S: Final = 10.0
 """Time to leave its sessions to a successor; they go on all the same if it is killed."""
 
 _QUICKLY: Final = replace(NO_DEATHS, cap_s=1.0)
@@ -76,7 +76,10 @@ class ForwarderChild(RestartedChild):
         """Have it leave its sessions to a successor, which has the code and the settings of now."""
         if self._child is None or not self.is_wanted:
             return
-        self._is_outdated = self._leaves = True
+        self._is_outdated = True
+        if not self.parked.is_connected:  # it has not parked its sessions here yet
+            return
+        self._leaves = True
         self._child.end_by(math.inf, self._loop.now() + LEAVE_S)
         self.parked.tell("leave", {})
 

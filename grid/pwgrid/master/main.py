@@ -287,6 +287,7 @@ class Master:
         if self._config.kept_open is not None:
             self._scale_again(self._config.kept_open.pools)
             self._version_change.replace_children()
+            self._forwarder.replace()
         else:
             self._reload.replace_outdated(leftovers.proxy)
         for state in leftovers.dead:

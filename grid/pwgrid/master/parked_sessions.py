@@ -50,6 +50,11 @@ class ParkedSessions:
         self._silence_timer = loop.timer(self._check_silence)
         self._again = loop.timer(self._flush)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the forwarder is."""
+        return self._link is not None
+
     def __len__(self) -> int:
         """How many sessions are parked."""
         return len(self._parked)
