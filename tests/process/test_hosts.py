@@ -184,7 +184,9 @@ def test_a_client_that_waits_gets_a_slot_that_comes_free_on_another_host(hosts: 
     first, second = hosts
     with full(first), full(second) as there, first.waiting("/?pool=both-chromium-uat") as waiting:
         eventually(lambda: first.get("/v1/status")["waiting"] == 1, "it waits")
-        eventually(lambda: second.get("/v1/capacity")["pools"]["both-chromium-uat"]["waiting"] == 1, "the other host shows it")
+        eventually(
+            lambda: second.get("/v1/capacity")["pools"]["both-chromium-uat"]["waiting"] == 1, "the other host shows it"
+        )
         there[0].close()
         assert waiting.recv(4096).startswith(b"HTTP/1.1 101 ")
         assert raw.goes_on(waiting)
@@ -314,7 +316,10 @@ def test_hosts_workers_capacity_status_and_metrics_show_all_hosts(hosts: tuple[H
         shown = {each["name"]: each for each in first.get("/v1/hosts")["hosts"]}
         assert {name: each["self"] for name, each in shown.items()} == {first.name: True, second.name: False}
         assert shown[second.name]["room"] == {"slots": 2 * SLOTS, "busy": 1, "waiting": 0, "spare": 0}
-        assert (shown[second.name]["workers"], shown[second.name]["pools"]) == (2, ["both-chromium-uat", "second-chromium-y"])
+        assert (shown[second.name]["workers"], shown[second.name]["pools"]) == (
+            2,
+            ["both-chromium-uat", "second-chromium-y"],
+        )
         capacity = first.get("/v1/capacity")
         assert capacity["hosts"][second.name]["busy"] == 1
         assert [*capacity["pools"]] == ["both-chromium-uat", "first-chromium-x", "second-chromium-y"]

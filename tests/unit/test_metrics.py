@@ -150,6 +150,7 @@ def test_every_figure_of_a_grid_that_serves() -> None:
     buckets = {key for key in found if key[0].endswith("_bucket")}
     assert {key: value for key, value in found.items() if key not in buckets} == {
         ("pwgrid_ready",): 1,
+        ("pwgrid_upgrades_forwarded_total",): 0,
         ("pwgrid_redis_up",): 1,
         ("pwgrid_redis_writable",): 1,
         ("pwgrid_build_info", __version__, platform.python_version()): 1,

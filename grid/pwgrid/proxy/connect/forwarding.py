@@ -44,6 +44,9 @@ ANSWER_S: Final = HANDOFF_TIMEOUT_S + 1.0
 """How long another host's proxy may take for an answer, beside what the worker may take."""
 
 
+_NONSENSE: Final = (KeyError, TypeError, ValueError, AttributeError)
+"""What reading raises that makes no sense."""
+
 _LENGTH: Final = re.compile(rb"(?i)\bcontent-length: *(\d+)")
 
 
@@ -261,7 +264,7 @@ class Forwarding:
             forward = incoming(forward, now)
             worker_id, session_id = str(forward["worker"]), str(forward["session"])
             return Forwarded(worker_id, session_id, incoming(forward["request"], now), float(forward["until"]))
-        except (KeyError, TypeError, ValueError) as error:
+        except _NONSENSE as error:
             raise Refusal(400, f"what was left here makes no sense: {error!r:.100}") from None
 
     async def answer(self, forward: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,7 +274,7 @@ class Forwarding:
         try:
             forward = incoming(forward, now)
             worker_id, question = str(forward["worker"]), incoming(forward["ask"], now)
-        except (KeyError, TypeError, ValueError) as error:
+        except _NONSENSE as error:
             raise Refusal(400, f"what was left here makes no sense: {error!r:.100}") from None
         try:
             return await self._handoffs.ask_here(worker_id, question, float(forward.get("until", 0.0)))
