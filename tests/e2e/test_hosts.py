@@ -39,6 +39,7 @@ async def test_a_client_of_one_host_drives_a_browser_of_another(
     first, second = hosts
     own = await playwright.chromium.connect(first.grid.endpoint)
     other = await playwright.chromium.connect(first.grid.endpoint)
+    await eventually_async(lambda: len(first.live()) == 2, "both are on record")
     there = [each for each in first.live() if each["host"] == second.name]
     assert [each["workerId"] for each in there] == [*second.workers()]
     for browser in (own, other):
@@ -62,6 +63,7 @@ async def test_a_client_with_its_own_browser_and_one_of_cdp_are_forwarded(
         lambda: playwright.chromium.connect_over_cdp(first.grid.http),
     ):
         browser = await connect()
+        await eventually_async(lambda: len(first.live()) == 2, "it is on record, too")
         assert [each["host"] for each in first.live() if each["isolation"] == "browser"] == [second.name]
         page = await browser.new_page()
         assert await page.evaluate("6 * 7") == 42
