@@ -185,7 +185,7 @@ def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, A
         url, prefix = redis_of(grid)
         registry = snapshot(url, prefix, own, is_enough)
         add_registry(found, registry)
-        found["hosts"] = [] if found["redis"]["pid"] else _hosts(hosts(url, prefix), registry.active)
+        found["hosts"] = [] if found["redis"].get("pid") else _hosts(hosts(url, prefix), registry.active)
     except RegistryUnavailable as error:
         add_registry(found, error)
     return found

@@ -11,7 +11,7 @@ from typing import Final
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.hosts import HostRecord, HostsFound
 
-UNREACHABLE_S: Final = 10.0
+UNREACHABLE_S: Final = 5.0
 """How long a host gets no clients after nobody could connect to its proxy."""
 
 
