@@ -453,14 +453,13 @@ def test_an_upgrade_and_a_reload_replace_the_forwarder_and_no_session_notices(
         with StandInProxy(grid.runtime / "forwarder.sock") as proxy:
             client, served = proxy.forwarded(host)
         with client, served:
-            for command in (("upgrade", "--force"), ("reload",)):
+            for seconds, command in enumerate((("upgrade", "--force"), ("reload",)), 40):
                 before = pid_of(grid)
-                config.write_text("[sessions]\nsession_ping_timeout = 50\n")
+                config.write_text(f"[sessions]\nsession_ping_timeout = {seconds}\n")
                 done = grid.command(*command)
                 assert done.returncode == 0, done.stderr
                 eventually(lambda before=before: forwarder(grid)["pid"] not in (None, before), "it has a successor")
                 assert goes_both_ways(client, served)
-                config.write_text("[sessions]\nsession_ping_timeout = 40\n")
         assert grid.output().count("forwarder_replaced") == 2
 
 

@@ -23,9 +23,9 @@ PINGS_WITHIN_THRESHOLD: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class ParkedSession:
-    """`since`: Unix seconds. `until`: until when (CLOCK_MONOTONIC) a successor may serve a client that does not carry
-    the mark of one who is served: after that its proxy has given it to another worker. `client` and `host` are addresses,
-    for the log."""
+    """`since`: Unix seconds. `until`: until when (CLOCK_MONOTONIC) a successor may serve a client that has not the mark
+    of one who is served: after that its proxy has given it to another worker. `client` and `host` are addresses, for
+    the log."""
 
     session: str
     since: float
