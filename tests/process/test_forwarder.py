@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
+from pwgrid.forwarder.session import HALF_ENDED_S
 from tests.support.forwarding import (
     SWITCHING,
     OtherHost,
@@ -209,6 +210,19 @@ def test_what_was_sent_before_a_reset_of_the_other_side_is_still_heard(
         for _ in range(2):  # the first one is answered by a reset
             client.sendall(b"too late")
     parked(grid, 0)
+
+
+def test_a_side_that_has_ended_and_is_reset_then_ends_a_session_in_which_nobody_says_anything(
+    grid: Grid, proxy: StandInProxy, host: OtherHost
+) -> None:
+    client, served = proxy.forwarded(host)
+    client.shutdown(socket.SHUT_WR)
+    with served:
+        assert served.recv(1) == b""
+        parked(grid, 1)
+        reset_at_close(client)
+        client.close()
+        eventually(lambda: forwarder(grid)["sessions"] == 0, "its end is noticed at once", HALF_ENDED_S / 4)
 
 
 def test_who_does_not_read_stops_the_sender_and_nobody_else(grid: Grid, proxy: StandInProxy, host: OtherHost) -> None:

@@ -45,8 +45,9 @@ class Kernel:
         return size
 
 
-def run(direction: Direction, kernel: Kernel, most: int) -> None:
-    """As forwarder/session.py does: steps, until one has to wait."""
+def run(direction: Direction, kernel: Kernel, most: int, *, asks: bool = True) -> None:
+    """As forwarder/session.py does: steps, until one has to wait. `asks`: the last event has not told of an end, so the
+    source is asked whether it has more."""
     for _ in range(10_000):
         step = direction.next()
         if step is Step.WAIT:
@@ -56,6 +57,8 @@ def run(direction: Direction, kernel: Kernel, most: int) -> None:
                 direction.filled(kernel.fill(most))
             elif step is Step.DRAIN:
                 direction.drained(kernel.drain(min(most, direction.held)))
+                if asks and not direction.held and not kernel.source and not kernel.has_ended:
+                    direction.source_is_empty()
             else:
                 kernel.ends_passed_on += 1
                 direction.finish()
@@ -67,11 +70,12 @@ def run(direction: Direction, kernel: Kernel, most: int) -> None:
 class AnyOrder(RuleBasedStateMachine):
     """Bytes arrive, room appears, the process is replaced by another one, in any order."""
 
-    @initialize(pipe_size=st.integers(1, 8), most=st.integers(1, 16))
-    def begin(self, pipe_size: int, most: int) -> None:
+    @initialize(pipe_size=st.integers(1, 8), most=st.integers(1, 16), asks=st.booleans())
+    def begin(self, pipe_size: int, most: int, asks: bool) -> None:
+        self.asks = asks
         self.kernel, self.direction, self.most = Kernel(pipe_size), Direction(), most
         self.given = 0
-        run(self.direction, self.kernel, self.most)
+        run(self.direction, self.kernel, self.most, asks=self.asks)
 
     @precondition(lambda self: not self.kernel.has_ended)
     @rule(size=st.integers(1, 20))
@@ -79,32 +83,32 @@ class AnyOrder(RuleBasedStateMachine):
         self.kernel.source += range(self.given, self.given + size)
         self.given += size
         self.direction.is_readable = True
-        run(self.direction, self.kernel, self.most)
+        run(self.direction, self.kernel, self.most, asks=self.asks)
 
     @rule(size=st.integers(1, 20))
     def the_target_has_room(self, size: int) -> None:
         was_full, self.kernel.room = self.kernel.room == 0, self.kernel.room + size
         if was_full:  # an edge
             self.direction.is_writable = True
-        run(self.direction, self.kernel, self.most)
+        run(self.direction, self.kernel, self.most, asks=self.asks)
 
     @precondition(lambda self: not self.kernel.has_ended)
     @rule()
     def the_source_ends(self) -> None:
         self.kernel.has_ended = True
         self.direction.is_readable = True
-        run(self.direction, self.kernel, self.most)
+        run(self.direction, self.kernel, self.most, asks=self.asks)
 
     @rule()
     def an_event_tells_nothing_new(self) -> None:
         self.direction.is_readable = self.direction.is_writable = True
-        run(self.direction, self.kernel, self.most)
+        run(self.direction, self.kernel, self.most, asks=self.asks)
 
     @rule()
     def a_successor_takes_over(self) -> None:
         """It knows what the kernel says of the pipe, and nothing else."""
         self.direction = Direction(len(self.kernel.pipe))
-        run(self.direction, self.kernel, self.most)
+        run(self.direction, self.kernel, self.most, asks=self.asks)
 
     @invariant()
     def what_has_arrived_is_passed_on_in_order(self) -> None:

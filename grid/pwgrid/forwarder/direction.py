@@ -61,6 +61,10 @@ class Direction:
         else:
             self.is_readable = False
 
+    def source_is_empty(self) -> None:
+        """The source has nothing now, and has not ended."""
+        self.is_readable = False
+
     def source_failed(self) -> None:
         """The source was reset: what it gave before is still passed on."""
         self.is_over = True

@@ -7,9 +7,9 @@ import contextlib
 import fcntl
 import os
 import socket
-import struct
 import termios
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -17,7 +17,7 @@ import structlog
 
 from pwgrid.control.parking import ParkedSession
 from pwgrid.forwarder.direction import Direction, Step
-from pwgrid.forwarder.loop import BROKEN, READABLE, WRITABLE, Loop, Timer
+from pwgrid.forwarder.loop import BROKEN, ENDED, READABLE, WRITABLE, Loop, Timer
 
 log = structlog.get_logger()
 
@@ -32,13 +32,14 @@ HALF_ENDED_S: Final = 60.0
 on one side is over, and the kernel, too, waits no longer for the other end of a connection that was closed."""
 
 _FLAGS: Final = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
-_INT: Final = struct.Struct("i")
+_UNREAD: Final = array("i", [0])
 
 
 class Way:
-    """One way of a session: its state, and its descriptors. The pipe's ends are `into` and `out`."""
+    """One way of a session: its state, and its descriptors. The pipe's ends are `into` and `out`. `may_end`: the source
+    may have ended, as far as the last event tells."""
 
-    __slots__ = ("direction", "into", "out", "source", "target")
+    __slots__ = ("direction", "into", "may_end", "out", "source", "target")
 
     def __init__(self, source: socket.socket, out: int, into: int, target: socket.socket, held: int) -> None:
         self.source = source
@@ -46,6 +47,7 @@ class Way:
         self.out = out
         self.into = into
         self.direction = Direction(held)
+        self.may_end = True
 
     def take(self, step: Step) -> bool:
         """Makes a step, or notes why it cannot be made now. Returns False if the source was reset."""
@@ -65,6 +67,10 @@ class Way:
                 direction.blocked()
             except OSError:  # it was reset; what it has sent before is still to be read
                 direction.finish()
+            else:
+                # To ask costs a third of a splice that would block. If more comes later, or the end, an event tells.
+                if not direction.held and not self.may_end and not _unread(self.source.fileno()):
+                    direction.source_is_empty()
         elif step is Step.END:
             with contextlib.suppress(OSError):  # it is gone
                 self.target.shutdown(socket.SHUT_WR)
@@ -86,8 +92,8 @@ class ForwardedSession:
         self._on_end = on_end
         self.client = _socket(client)
         self._host = _socket(host)
-        self._up = Way(self.client, up_out, up_in, self._host, _held(up_out))
-        self._down = Way(self._host, down_out, down_in, self.client, _held(down_out))
+        self._up = Way(self.client, up_out, up_in, self._host, _unread(up_out))
+        self._down = Way(self._host, down_out, down_in, self.client, _unread(down_out))
         self._half_ended: Timer | None = None
         self._goes_on_soon = False
         self.is_over = False
@@ -137,11 +143,11 @@ class ForwardedSession:
             way.out = way.into = -1
 
     def _on_client(self, events: int) -> None:
-        _note(events, self._up.direction, self._down.direction)
+        _note(events, self._up, self._down.direction)
         self._go_on()
 
     def _on_host(self, events: int) -> None:
-        _note(events, self._down.direction, self._up.direction)
+        _note(events, self._down, self._up.direction)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -181,10 +187,11 @@ class ForwardedSession:
         self._half_ended = self._loop.call_later(HALF_ENDED_S, look)
 
 
-def _note(events: int, source_of: Direction, target_of: Direction) -> None:
+def _note(events: int, source_of: Way, target_of: Direction) -> None:
     """Notes what epoll says of a socket, which is the source of one way and the target of the other."""
     if events & READABLE:
-        source_of.is_readable = True
+        source_of.direction.is_readable = True
+        source_of.may_end = bool(events & ENDED)
     if events & WRITABLE:
         target_of.is_writable = True
     if events & BROKEN:
@@ -213,7 +220,7 @@ def _socket(fd: int) -> socket.socket:
     return sock
 
 
-def _held(pipe: int) -> int:
-    """How many bytes a pipe holds."""
-    (size,) = _INT.unpack(fcntl.ioctl(pipe, termios.FIONREAD, _INT.pack(0)))
-    return int(size)
+def _unread(fd: int) -> int:
+    """How many bytes there are to be read from a socket or a pipe."""
+    fcntl.ioctl(fd, termios.FIONREAD, _UNREAD)
+    return _UNREAD[0]
