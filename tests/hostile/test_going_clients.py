@@ -1,6 +1,7 @@
 """What a client has under way when it goes: the browser and Node finish it, and then nothing of it may be left."""
 
 import asyncio
+import base64
 import contextlib
 import os
 import signal
@@ -148,6 +149,19 @@ async def a_download(client: ProtocolClient) -> str:
     return context
 
 
+async def a_download_that_is_half_read(client: ProtocolClient) -> str:
+    context = await a_download(client)
+    await client.send((await client.event("download"))["artifact"]["guid"], "saveAsStream")
+    return context
+
+
+async def a_file_that_is_half_sent(client: ProtocolClient) -> str:
+    context = await client.new_context()
+    (stream,) = (await client.send(context, "createTempFiles", items=[{"name": "x.txt"}]))["writableStreams"]
+    await client.send(stream["guid"], "write", binary=base64.b64encode(b"of the client").decode())
+    return context
+
+
 def cdp(method: str, **params: str) -> dict[str, Any]:
     return {"method": method, "params": params}
 
@@ -185,6 +199,8 @@ UNDER_WAY = [
         a_video,
         lambda client, _: [(client.one("Artifact"), "saveAsStream", {})],
     ),
+    row("a download that is half read", a_download_that_is_half_read, lambda *_: []),
+    row("a file that is half sent", a_file_that_is_half_sent, lambda *_: []),
 ]
 
 

@@ -1,0 +1,119 @@
+"""What the browser server uses of Playwright's private objects is in needs.cjs, by which set-up checks a driver."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pwgrid.installed.driver import own_driver
+from pwgrid.worker.browser.launch import LAUNCHER
+
+HOME = LAUNCHER.parent
+NEEDS = HOME / "playwright/needs.cjs"
+CHECK = {NEEDS.name, "check_driver.cjs", "look_at_driver.cjs", "stand_in_browser.cjs"}
+"""These are the check itself."""
+
+OURS = {"_host", "_method", "_params", "_port", "_target", "_this"}
+"""Parameters that a function does not use."""
+
+_COMMENT = re.compile(r"(?:^|\s)//.*", re.MULTILINE)
+_PRIVATE = re.compile(r"(?<![\w$])_[A-Za-z]\w*")
+_OF_PRIVATE = re.compile(r"(?<![\w$])(_[A-Za-z]\w*)\??\.(\w+)")
+_TAKEN_OUT = re.compile(r"\{([^{}]*)\} = (?:[\w.]+\.)?(_[A-Za-z]\w*|browser\.options)[;,]")
+_TAKEN_OUT_OF_PARAMETER = re.compile(r"(?<![\w$])(_[A-Za-z]\w*): \{([^{}]*)\} \}")
+_OF_OPTIONS = re.compile(r"\bbrowser\.options(?:\.|, ')(\w+)")
+_OVERRIDDEN = re.compile(r"\b(?:override|wrap)\([\w.]+, '(\w+)'")
+
+
+def used_in(source: str) -> Iterator[str]:
+    """The private names in a module, and with a dot what it takes of a private object. A name without a dot counts by itself,
+    since nothing in the text says whose it is."""
+    code = _COMMENT.sub("", source)
+    yield from (each for each in _PRIVATE.findall(code) if each not in OURS)
+    yield from _OVERRIDDEN.findall(code)
+    yield from (f"{owner}.{name}" for owner, name in _OF_PRIVATE.findall(code))
+    yield from (f"options.{name}" for name in _OF_OPTIONS.findall(code))
+    for names, owner in _TAKEN_OUT.findall(code):
+        yield from (f"{owner.removeprefix('browser.')}.{name}" for name in _names(names))
+    for owner, names in _TAKEN_OUT_OF_PARAMETER.findall(code):
+        yield from (f"{owner}.{name}" for name in _names(names))
+
+
+def _names(taken_out: str) -> list[str]:
+    """Those of `{ a, b: c }`, by which the object has them."""
+    return [each.split(":")[0].strip() for each in taken_out.split(",") if each.strip()]
+
+
+def needed() -> set[str]:
+    """The names in needs.cjs, and each two of them with a dot of which the second is taken of the first."""
+    table = NEEDS.read_text().split("const ANY_BROWSER")[1].split("\n};\n")[0]
+    paths = [re.split(r"\.", each) for each in re.findall(r"[\w.]+", table)]
+    return {name for path in paths for name in path} | {f"{a}.{b}" for path in paths for a, b in zip(path, path[1:])}
+
+
+MODULES = sorted(path for path in HOME.rglob("*.cjs") if path.name not in CHECK)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(HOME)))
+def test_each_private_name_is_one_that_set_up_looks_for(path: Path) -> None:
+    unknown = sorted({*used_in(path.read_text())} - needed())
+    assert not unknown, f"{path}: needs.cjs has not {', '.join(unknown)}"
+
+
+@pytest.mark.parametrize(
+    ("source", "used"),
+    [
+        ("page._secret();", {"_secret"}),
+        ("const { _secret: own } = page;", {"_secret"}),
+        ("dispatcher._object.secret.destroy();", {"_object", "_object.secret"}),
+        ("dispatcher._object?.secret;", {"_object", "_object.secret"}),
+        ("const { a: own, b } = dispatcher._object;", {"_object", "_object.a", "_object.b"}),
+        ("function sizeOf({ _receiver: { length } }) {", {"_receiver", "_receiver.length"}),
+        ("override(browser, 'secret', make => make());", {"secret"}),
+        ("const name = old ? '_secret' : 'secret';", {"_secret"}),
+        ("const { secret } = browser.options;", {"options.secret"}),
+        ("Object.defineProperty(browser.options, 'secret', {});", {"options.secret"}),
+        ("// what _secret is\nfetch('http://a.test'); // and ._that", set[str]()),
+        ("const answer = my_name + other$_name;", set[str]()),
+    ],
+)
+def test_private_names_are_found(source: str, used: set[str]) -> None:
+    assert {*used_in(source)} == used
+
+
+def test_private_names_are_found_in_the_modules() -> None:
+    used = {each for path in MODULES for each in used_in(path.read_text())}
+    assert used >= {"_dispatcherByGuid.get", "_object.stream", "_page.browserContext", "_contextForReuse", "options.tracesDir"}
+
+
+COUNT = """
+const { missingIn } = require(process.argv[1]);
+const page = JSON.parse(process.argv[2]);
+for (const name of ['isClosed', 'mainFrame', 'initializedOrUndefined'])
+  page[name] = () => {};
+page.screencast &&= { addClient() {}, removeClient() {}, ...page.screencast };
+console.log(JSON.stringify(missingIn({ page, contextOptions: page.options, browser: 1 }, ['page', 'contextOptions', 'others'])));
+"""
+WHOLE = {"browserContext": {}, "options": {"proxyOverride": {"server": ""}, "recordVideo": {"dir": None}}}
+
+
+@pytest.mark.parametrize(
+    ("page", "missing"),
+    [
+        ({}, []),
+        ({"screencast": {"_clients": {"size": 0}}}, []),
+        ({"screencast": {}}, ["page.screencast._clients.size"]),
+        ({"options": {"proxyOverride": {"server": ""}, "recordVideo": {}}}, ["contextOptions.recordVideo.dir?"]),
+        ({"options": {}}, ["contextOptions.proxyOverride.server", "contextOptions.recordVideo.dir?"]),
+    ],
+)
+def test_what_is_missing_is_named(page: dict[str, object], missing: list[str]) -> None:
+    given = json.dumps({**WHOLE, **page})
+    command = [own_driver().node, "-e", COUNT, NEEDS, given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    functions = [each for each in json.loads(done.stdout) if each.startswith(("page.delegate", "page.screenshotter"))]
+    assert len(functions) == 3
+    assert [each for each in json.loads(done.stdout) if each not in functions] == missing
