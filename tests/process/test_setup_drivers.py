@@ -116,7 +116,8 @@ def test_a_driver_that_the_browser_server_does_not_know_is_refused_in_a_sentence
     (fault,) = get_drivers(["1.99"], place.settings, place.host)
     assert str(fault) == (
         "Playwright 1.99: pwgrid does not know its driver 1.99.0 well enough to keep sessions apart in it: it has no "
-        "PlaywrightServer.prototype._initPreLaunchedBrowserMode(), SocksSupport._type; take another version, or a later pwgrid"
+        "PlaywrightServer.prototype._initPreLaunchedBrowserMode(), SocksSupport._type; "
+        "take another version, or a later pwgrid"
     )
     assert place.names() == []
 

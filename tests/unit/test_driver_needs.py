@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,8 @@ _OVERRIDDEN = re.compile(r"\b(?:override|wrap)\([\w.]+, '(\w+)'")
 
 
 def used_in(source: str) -> Iterator[str]:
-    """The private names in a module, and with a dot what it takes of a private object. A name without a dot counts by itself,
-    since nothing in the text says whose it is."""
+    """The private names in a module, and with a dot what it takes of a private object. A name without a dot counts by
+    itself, since nothing in the text says whose it is."""
     code = _COMMENT.sub("", source)
     yield from (each for each in _PRIVATE.findall(code) if each not in OURS)
     yield from _OVERRIDDEN.findall(code)
@@ -50,8 +51,8 @@ def _names(taken_out: str) -> list[str]:
 def needed() -> set[str]:
     """The names in needs.cjs, and each two of them with a dot of which the second is taken of the first."""
     table = NEEDS.read_text().split("const ANY_BROWSER")[1].split("\n};\n")[0]
-    paths = [re.split(r"\.", each) for each in re.findall(r"[\w.]+", table)]
-    return {name for path in paths for name in path} | {f"{a}.{b}" for path in paths for a, b in zip(path, path[1:])}
+    paths = [each.split(".") for each in re.findall(r"[\w.]+", table)]
+    return {name for path in paths for name in path} | {".".join(pair) for path in paths for pair in pairwise(path)}
 
 
 MODULES = sorted(path for path in HOME.rglob("*.cjs") if path.name not in CHECK)
@@ -86,34 +87,39 @@ def test_private_names_are_found(source: str, used: set[str]) -> None:
 
 def test_private_names_are_found_in_the_modules() -> None:
     used = {each for path in MODULES for each in used_in(path.read_text())}
-    assert used >= {"_dispatcherByGuid.get", "_object.stream", "_page.browserContext", "_contextForReuse", "options.tracesDir"}
+    assert used >= {"_dispatcherByGuid.get", "_object.stream", "_page.browserContext", "_contextForReuse"}
+    assert used >= {"options.artifactsDir", "options.tracesDir", "doCreateNewContext", "_receiver._fragments"}
 
 
-COUNT = """
+MISSING = """
 const { missingIn } = require(process.argv[1]);
-const page = JSON.parse(process.argv[2]);
-for (const name of ['isClosed', 'mainFrame', 'initializedOrUndefined'])
-  page[name] = () => {};
-page.screencast &&= { addClient() {}, removeClient() {}, ...page.screencast };
-console.log(JSON.stringify(missingIn({ page, contextOptions: page.options, browser: 1 }, ['page', 'contextOptions', 'others'])));
+const objects = JSON.parse(process.argv[2], (name, value) => value === 'a function' ? () => {} : value);
+console.log(JSON.stringify(missingIn(objects, [...Object.keys(objects), 'what nobody needs'])));
 """
-WHOLE = {"browserContext": {}, "options": {"proxyOverride": {"server": ""}, "recordVideo": {"dir": None}}}
+FUNCTION = "a function"
+PAGE: dict[str, object] = {
+    **dict.fromkeys(("isClosed", "mainFrame", "initializedOrUndefined"), FUNCTION),
+    "browserContext": {},
+    "delegate": {"navigateFrame": FUNCTION},
+    "screenshotter": dict.fromkeys(("screenshotPage", "screenshotElement"), FUNCTION),
+}
+SCREENCAST: dict[str, object] = dict.fromkeys(("addClient", "removeClient"), FUNCTION)
 
 
 @pytest.mark.parametrize(
-    ("page", "missing"),
+    ("objects", "missing"),
     [
-        ({}, []),
-        ({"screencast": {"_clients": {"size": 0}}}, []),
-        ({"screencast": {}}, ["page.screencast._clients.size"]),
-        ({"options": {"proxyOverride": {"server": ""}, "recordVideo": {}}}, ["contextOptions.recordVideo.dir?"]),
-        ({"options": {}}, ["contextOptions.proxyOverride.server", "contextOptions.recordVideo.dir?"]),
+        ({"page": PAGE}, []),
+        ({"page": {**PAGE, "mainFrame": {}}}, ["page.mainFrame()"]),
+        ({"page": {**PAGE, "delegate": None}}, ["page.delegate.navigateFrame()"]),
+        ({"page": {**PAGE, "screencast": SCREENCAST}}, ["page.screencast._clients.size"]),
+        ({"page": {**PAGE, "screencast": {**SCREENCAST, "_clients": {"size": 0}}}}, []),
+        ({"contextOptions": {"proxyOverride": {"server": ""}, "recordVideo": {"dir": None}}}, []),
+        ({"contextOptions": {"proxyOverride": {"server": ""}, "recordVideo": {}}}, ["contextOptions.recordVideo.dir"]),
+        ({"command": None}, ["command.error.method", "command.error.type"]),
     ],
 )
-def test_what_is_missing_is_named(page: dict[str, object], missing: list[str]) -> None:
-    given = json.dumps({**WHOLE, **page})
-    command = [own_driver().node, "-e", COUNT, NEEDS, given]
+def test_what_is_missing_is_named(objects: dict[str, object], missing: list[str]) -> None:
+    command = [own_driver().node, "-e", MISSING, NEEDS, json.dumps(objects)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    functions = [each for each in json.loads(done.stdout) if each.startswith(("page.delegate", "page.screenshotter"))]
-    assert len(functions) == 3
-    assert [each for each in json.loads(done.stdout) if each not in functions] == missing
+    assert json.loads(done.stdout) == missing

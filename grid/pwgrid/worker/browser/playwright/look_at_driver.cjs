@@ -26,6 +26,7 @@ const OTHERS = [ // beside Chromium, with what each is launched with
 // leads over. Returns the browsers that are to be killed, Playwright's BrowserServers.
 async function lookAt(core, found) {
   standIn(core);
+  watchHttpServer(found);
   const driver = found.driver = loadDriver(core);
   const { playwright, PlaywrightServer, SocksProxy } = driver;
   Object.assign(found, { PlaywrightServer: { prototype: copyOf(PlaywrightServer?.prototype) }, SocksProxy });
@@ -121,13 +122,16 @@ function standIn(core) {
     command === process.execPath ? spawn(command, [STAND_IN, core, ...args], options) : spawn(command, args, options);
 }
 
-// The first server, and the HTTP server that it listens with.
 function watchServer({ prototype }, found) {
   const { listen } = prototype;
   prototype.listen = function(...args) {
     found.server ??= this;
     return listen.apply(this, args);
   };
+}
+
+// The one that Playwright's first server listens with.
+function watchHttpServer(found) {
   const { createServer } = http;
   http.createServer = (...args) => {
     const server = createServer(...args);

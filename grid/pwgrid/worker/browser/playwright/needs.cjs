@@ -57,7 +57,7 @@ const NEEDS = {
   stockFirefoxTransport: '_ws._receiver._maxPayload _ws._socket.on() _ws.emit() onmessage()',
   stockFirefoxCommand: COMMAND,
   stockFirefoxPage: '_browserContext',
-  firefox: `${ANY_BROWSER} session.send() _connection._sessions.get()`,
+  firefox: `${ANY_BROWSER} session.send() session._callbacks.get() _connection._sessions.get()`,
   firefoxTransport: PIPE,
   firefoxCommand: COMMAND,
   webkit: `${ANY_BROWSER} _browserSession.send() _connection.browserSession._callbacks.get()`,
@@ -71,10 +71,14 @@ function missingIn(objects, names = Object.keys(NEEDS)) {
   for (const name of names.filter(each => NEEDS[each])) {
     for (const need of NEEDS[name].split(' ')) {
       if (!need.split('|').some(each => has(objects[name], each)))
-        missing.push(`${name}.${need.split('|').filter(each => !each.startsWith('!')).join('|')}`);
+        missing.push(`${name}.${inWords(need)}`);
     }
   }
   return missing;
+}
+
+function inWords(need) {
+  return need.split('|').filter(each => !each.startsWith('!')).join('|').replace('?', '');
 }
 
 function has(object, need) {
