@@ -17,28 +17,36 @@ NEEDS = HOME / "playwright/needs.cjs"
 CHECK = {NEEDS.name, "check_driver.cjs", "look_at_driver.cjs", "stand_in_browser.cjs"}
 """These are the check itself."""
 
-OURS = {"_host", "_method", "_params", "_port", "_target", "_this"}
-"""Parameters that a function does not use."""
+OURS = {"_host", "_method", "_params", "_port", "_target", "_this"}  # parameters that a function does not use
+OURS |= {"before", "environment"}  # of a browser that a client wants
+OURS |= {"isGone"}  # of a page that Playwright is not attached to
+OURS |= {"evaluate", "newPage", "version"}  # what Playwright's own client has for all
+"""Names that are not private ones of Playwright."""
+
+_OWNER = r"(?:browser|context|delegate|dispatcher|frame|page|screencast|screenshotter|transport)"
+"""Variables in which the modules have Playwright's own objects."""
 
 _COMMENT = re.compile(r"(?:^|\s)//.*", re.MULTILINE)
 _PRIVATE = re.compile(r"(?<![\w$])_[A-Za-z]\w*")
 _OF_PRIVATE = re.compile(r"(?<![\w$])(_[A-Za-z]\w*)\??\.(\w+)")
-_TAKEN_OUT = re.compile(r"\{([^{}]*)\} = (?:[\w.]+\.)?(_[A-Za-z]\w*|browser\.options)[;,]")
+_OF_OWNER = re.compile(rf"\b{_OWNER}\??\.(\w+)")
+_TAKEN_OUT = re.compile(rf"\{{([^{{}}]*)\}} = (?:[\w.]+\.)?(_[A-Za-z]\w*|browser\.options|{_OWNER})[;,]")
 _TAKEN_OUT_OF_PARAMETER = re.compile(r"(?<![\w$])(_[A-Za-z]\w*): \{([^{}]*)\} \}")
 _OF_OPTIONS = re.compile(r"\bbrowser\.options(?:\.|, ')(\w+)")
 _OVERRIDDEN = re.compile(r"\b(?:override|wrap)\([\w.]+, '(\w+)'")
 
 
 def used_in(source: str) -> Iterator[str]:
-    """The private names in a module, and with a dot what it takes of a private object. A name without a dot counts by
-    itself, since nothing in the text says whose it is."""
+    """The private names in a module, and with a dot what it takes of an object with such a name. Elsewhere nothing in the
+    text says whose a name is: it counts by itself."""
     code = _COMMENT.sub("", source)
-    yield from (each for each in _PRIVATE.findall(code) if each not in OURS)
+    yield from ({*_PRIVATE.findall(code), *_OF_OWNER.findall(code)} - OURS)
     yield from _OVERRIDDEN.findall(code)
     yield from (f"{owner}.{name}" for owner, name in _OF_PRIVATE.findall(code))
     yield from (f"options.{name}" for name in _OF_OPTIONS.findall(code))
     for names, owner in _TAKEN_OUT.findall(code):
-        yield from (f"{owner.removeprefix('browser.')}.{name}" for name in _names(names))
+        of = "" if re.fullmatch(_OWNER, owner) else f"{owner.removeprefix('browser.')}."
+        yield from (of + name for name in _names(names))
     for owner, names in _TAKEN_OUT_OF_PARAMETER.findall(code):
         yield from (f"{owner}.{name}" for name in _names(names))
 
@@ -68,15 +76,18 @@ def test_each_private_name_is_one_that_set_up_looks_for(path: Path) -> None:
     ("source", "used"),
     [
         ("page._secret();", {"_secret"}),
+        ("if (unit.browser?.secret())", {"secret"}),
+        ("const { secret, delegate } = page;", {"secret", "delegate"}),
         ("const { _secret: own } = page;", {"_secret"}),
+        ("const { version } = given; browser.version(ours.secret);", set[str]()),
         ("dispatcher._object.secret.destroy();", {"_object", "_object.secret"}),
         ("dispatcher._object?.secret;", {"_object", "_object.secret"}),
         ("const { a: own, b } = dispatcher._object;", {"_object", "_object.a", "_object.b"}),
         ("function sizeOf({ _receiver: { length } }) {", {"_receiver", "_receiver.length"}),
         ("override(browser, 'secret', make => make());", {"secret"}),
         ("const name = old ? '_secret' : 'secret';", {"_secret"}),
-        ("const { secret } = browser.options;", {"options.secret"}),
-        ("Object.defineProperty(browser.options, 'secret', {});", {"options.secret"}),
+        ("const { secret } = browser.options;", {"options", "options.secret"}),
+        ("Object.defineProperty(browser.options, 'secret', {});", {"options", "options.secret"}),
         ("// what _secret is\nfetch('http://a.test'); // and ._that", set[str]()),
         ("const answer = my_name + other$_name;", set[str]()),
     ],

@@ -10,14 +10,17 @@ const LIMIT_MS = 60_000;
 const found = {}; // the objects, by their names in needs.cjs
 let inBackground = null; // the last error there: a browser server goes on after such a one, too
 
-// A driver that fails on the way may do so for want of what is missing in the objects up to there: that says more than its error.
-function end(error) {
-  const missing = missingIn(found, error ? Object.keys(found) : undefined);
-  if (error && !missing.length) {
-    process.stderr.write(`${firstLineOf(error)}\n`);
-    process.exit(1);
-  }
+function end(missing) {
   process.stdout.write(JSON.stringify(missing), () => process.exit(0));
+}
+
+// A driver that fails on the way may do so for want of what is missing in the objects up to there: that says more than its error.
+function endEarly(error) {
+  const missing = missingIn(found, Object.keys(found));
+  if (missing.length)
+    return end(missing);
+  process.stderr.write(`${firstLineOf(error)}\n`);
+  process.exit(1);
 }
 
 function firstLineOf(error) {
@@ -26,11 +29,13 @@ function firstLineOf(error) {
 
 async function main() {
   setTimeout(() => {
-    end(`it opens no page within ${LIMIT_MS / 1000} s${inBackground ? `: ${firstLineOf(inBackground)}` : ''}`);
+    endEarly(`it opens no page within ${LIMIT_MS / 1000} s${inBackground ? `: ${firstLineOf(inBackground)}` : ''}`);
   }, LIMIT_MS).unref();
   process.on('uncaughtException', error => { inBackground = error; });
   const launched = await lookAt(process.argv[2], found);
+  const missing = missingIn(found); // while all live
   await Promise.all(launched.map(each => each.kill()));
+  end(missing);
 }
 
-main().then(() => end(null), end);
+main().catch(endEarly);

@@ -56,7 +56,7 @@ const NEEDS = {
     + '_connection._browsingContextToSession.values() _bidiPages.get() _bidiPages.values()',
   stockFirefoxTransport: '_ws._receiver._maxPayload _ws._socket.on() _ws.emit() onmessage()',
   stockFirefoxCommand: COMMAND,
-  stockFirefoxPage: '_browserContext',
+  stockFirefoxPage: '_browserContext !_page.screencast.addClient()|startScreencast()',
   firefox: `${ANY_BROWSER} session.send() session._callbacks.get() _connection._sessions.get()`,
   firefoxTransport: PIPE,
   firefoxCommand: COMMAND,
