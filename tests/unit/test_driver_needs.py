@@ -37,8 +37,8 @@ _OVERRIDDEN = re.compile(r"\b(?:override|wrap)\([\w.]+, '(\w+)'")
 
 
 def used_in(source: str) -> Iterator[str]:
-    """The private names in a module, and with a dot what it takes of an object with such a name. Elsewhere nothing in the
-    text says whose a name is: it counts by itself."""
+    """The private names in a module, and with a dot what it takes of an object with such a name. Elsewhere nothing in
+    the text says whose a name is: it counts by itself."""
     code = _COMMENT.sub("", source)
     yield from ({*_PRIVATE.findall(code), *_OF_OWNER.findall(code)} - OURS)
     yield from _OVERRIDDEN.findall(code)
