@@ -218,6 +218,20 @@ async def test_nothing_stays_of_what_a_client_has_under_way_when_it_goes(
         await shared.once_nothing_is_left()
 
 
+async def test_a_video_that_is_read_only_when_its_client_has_gone_is_closed() -> None:
+    moving = "<body><script>setInterval(() => document.body.append(Math.random()), 20)</script>"
+    async with shared_browser() as shared:
+        async with protocol_client(shared.watched.endpoint) as client:
+            await a_video(client)
+            await goto(client, client.one("Page"), f"data:text/html,{moving}")
+            videos = shared.watched.directory / "sessions"
+            await eventually_async(lambda: [*videos.rglob("*.webm")], "ffmpeg has begun to write")
+            with shared.browser_stopped():
+                await client.post(client.one("Artifact"), "saveAsStream")
+                await goes(shared, client)
+        await shared.once_nothing_is_left()
+
+
 async def test_a_client_of_which_no_file_is_written_gets_no_directory() -> None:
     async with shared_browser() as shared, protocol_client(shared.watched.endpoint) as client:
         await client.new_page()
