@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import Any
 
 import psutil
-from playwright.async_api import Browser, Playwright, async_playwright
+from playwright.async_api import Browser, Page, Playwright, async_playwright
 
 from bench.harness import Options, Row, at_least, at_most, at_once, memory_kib, progress
 from bench.servers import DirectServer, chromium, grid_of
@@ -20,6 +20,27 @@ AT_ONCE = 5
 TOGETHER = 8
 WARM = 2
 PAGE = "data:text/html,<title>bench</title><h1>bench</h1>"
+NEIGHBOURS = {"nobody": (0, 0), "one busy thread": (1, 1), "a hostile one": (8, 4)}
+"""How many pages a neighbour has, and how many threads in each do nothing but compute."""
+LEAST_SHARE = 0.7
+"""A core of two is the fair share of each, and one thread takes it already; the rest is for how quickly the kernel
+moves threads, and for other programs."""
+LOOK_S = 1.5
+"""How long work is counted for one figure."""
+CALM_S = 1.0
+"""After a neighbour was told to rest, until all its threads have ended."""
+WORK = """seconds => {
+  const until = performance.now() + seconds * 1000;
+  let units = 0;
+  for (let x = 0; performance.now() < until; units++)
+    for (let i = 0; i < 10000; i++)
+      x = Math.sin(x + i);
+  return units / seconds;
+}"""
+BURN = """threads => {
+  self.burning = Array.from({ length: threads }, () => new Worker('data:text/javascript,for (;;);'));
+}"""
+REST = "() => { for (const each of self.burning.splice(0)) each.terminate(); }"
 REFILLED_S = 1.0
 """Between one client and the next, as they come in life: a warm browser takes the place of the last one."""
 
@@ -32,7 +53,10 @@ def run(options: Options) -> list[Row]:
     with grid_of(environment=isolated) as own:
         rows += asyncio.run(_rates(own, options))
         rows += asyncio.run(_ends(own, options))
-    return [*rows, *asyncio.run(_memory(environment))]
+    rows += asyncio.run(_memory(environment))
+    for isolation in ("context", "browser", "process"):
+        rows += asyncio.run(_shares(isolation, options))
+    return rows
 
 
 async def _first_pages(shared: Grid, own: Grid, options: Options) -> list[Row]:
@@ -210,6 +234,66 @@ async def _memory_of_processes(playwright: Playwright) -> tuple[float, float]:
         return found
 
 
+async def _shares(isolation: str, options: Options) -> list[Row]:
+    """What a page gets done beside neighbours in sessions of their own, which take turns."""
+    environment = {"ISOLATION": isolation, "CANARY_INTERVAL": "600"}
+    workers = len(NEIGHBOURS) if isolation == "process" else 1
+    with grid_of(workers, environment=environment) as grid:
+        async with async_playwright() as playwright:
+            browsers = [await playwright.chromium.connect(grid.endpoint) for _ in NEIGHBOURS]
+            mine = await browsers[0].new_page()
+            pages = {
+                name: [await (await browser.new_context()).new_page() for _ in range(count)]
+                for browser, (name, (count, _)) in zip(browsers, NEIGHBOURS.items(), strict=True)
+            }
+            await eventually_async(lambda: _is_quiet(grid, workers), "no worker starts any more")
+            figures: dict[str, dict[str, list[float]]] = {name: {"work": [], "loads": []} for name in NEIGHBOURS}
+            for number in range(options.pick(6, 1)):
+                names = [*NEIGHBOURS]
+                for name in names[number % 3 :] + names[: number % 3]:
+                    for page in pages[name]:
+                        await page.evaluate(BURN, NEIGHBOURS[name][1])
+                    figures[name]["work"].append(await mine.evaluate(WORK, LOOK_S))
+                    figures[name]["loads"].append(await _loads_per_s(mine))
+                    for page in pages[name]:
+                        await page.evaluate(REST)
+                    await asyncio.sleep(CALM_S)
+                told = (f"{name} {figures[name]['work'][-1]:.0f}, {figures[name]['loads'][-1]:.1f}" for name in names)
+                progress(f"  {isolation}, work and loads a second: {'; '.join(told)}")
+            for browser in browsers:
+                await browser.close()
+    return [_share(isolation, what, figures) for what in ("work", "loads")]
+
+
+def _share(isolation: str, what: str, figures: dict[str, dict[str, list[float]]]) -> Row:
+    alone, busy, hostile = (median(figures[name][what]) for name in NEIGHBOURS)
+    pages, threads = NEIGHBOURS["a hostile one"]
+    named = {"work": "what a page computes in a second", "loads": "loads of a page in a second"}[what]
+    target, verdict = at_least(hostile / busy, LEAST_SHARE, " ×")
+    has_target = isolation != "context"  # a shared browser is one program for the kernel
+    return Row(
+        f"{named}, beside {pages} pages of {threads} busy threads each, isolation {isolation}",
+        f"{hostile:.1f}/s",
+        f"{busy:.1f}/s beside one busy thread, {alone:.1f}/s alone",
+        f"{hostile / busy:.3f} ×",
+        target if has_target else "",
+        verdict if has_target else "",
+    )
+
+
+async def _loads_per_s(page: Page) -> float:
+    started, loads = time.perf_counter(), 0
+    while time.perf_counter() < started + LOOK_S:
+        await page.goto(PAGE)
+        loads += 1
+    return loads / (time.perf_counter() - started)
+
+
+def _is_quiet(grid: Grid, workers: int) -> bool:
+    found = [each["status"] for each in grid.ask("status")["workers"]]
+    return "starting" not in found and found.count("available") == workers
+
+
 def _pss_mib(root: int) -> float:
     """Of a process and all below it."""
     process = psutil.Process(root)
@@ -224,5 +308,7 @@ COMPARES = (
     "First pages: connect, context, page, goto (a data URL) with Playwright's own client, one after the other with a "
     "second between them; a grid whose pool has isolation=context, the same with ?isolation=browser, and one whose "
     f"pool has isolation=browser and {WARM} warm. Rates: whole sessions against launch() and close() for each in the "
-    "client's process. Memory: what a worker's Node and its browsers have, against launchServer() once for each."
+    "client's process. Memory: what a worker's Node and its browsers have, against launchServer() once for each. "
+    "Shares: a page that computes, then one that is loaded again and again, beside neighbours in other sessions, which "
+    "take turns: nobody, one busy thread, many in many pages."
 )

@@ -82,6 +82,7 @@ def _soak(minutes: float, seed: int, lifetime: str, workers: int, isolation: str
         "SESSION_PING_TIMEOUT": str(PING_TIMEOUT_S),
         "MAX_CONCURRENT_SESSIONS": str(SLOTS),
         "MAX_LIFETIME_SESSIONS": lifetime,
+        "MAX_LAUNCHES": "0" if lifetime == NEVER else lifetime,
         "ISOLATION": isolation,
     }
     tally = EventCounts()
@@ -204,7 +205,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--lifetime", default=NEVER, help="sessions after which a worker is recycled")
+    parser.add_argument("--lifetime", default=NEVER, help="sessions, or own browsers, after which a worker is recycled")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument(
         "--isolation", default="", help="what sessions have for themselves: context (default) or browser"

@@ -24,17 +24,17 @@
 -- meanwhile.
 --
 -- A running session that the worker does not have fails, "lost by worker". A pending one past its lease expires, and gives
--- its lifetime back, since no client came. One that only the worker has is running again.
+-- back what it took of the lifetime, since no client came. One that only the worker has is running again.
 -- The active counter must then be the number of slots of live sessions and of callers of selector.lua without a session id,
 -- which take 1 back themselves; any other value is repaired. The lifetime counter must not be below what the worker itself
--- counts, nor above that plus those callers' sessions and the leases that still run. A value above, or no number, counts as
--- a repair; one below does not: while Redis was away only the worker counted.
+-- counts, nor above that plus those callers' sessions and what the leases that still run take of it. A value above, or no
+-- number, counts as a repair; one below does not: while Redis was away only the worker counted.
 
 local prefix, field, now, status = ARGV[7], ARGV[1] .. ':' .. ARGV[2], ARGV[3], ARGV[4]
 local key = prefix .. 'worker:' .. field
 local was = redis.call('HMGET', key, 'status', 'lastHeartbeat', 'outside', 'outsideLifetime')
 if not was[2] then return {0, redis.call('GET', prefix .. 'worker:cmd:' .. field) or '', 0, 0} end
-local before, awaited = whole(redis.call('HGET', KEYS[1], field)), {}
+local before, awaited, awaited_lifetime = whole(redis.call('HGET', KEYS[1], field)), {}, 0
 
 -- Sessions and leases
 local own, last = adopt_all(prefix, field, 12, now, tonumber(ARGV[8]))
@@ -44,12 +44,14 @@ end
 for _, each in ipairs(live_in(prefix, field)) do
   local kind, id, lease_until = unpack(each)
   if not own[name_of(kind, id)] then
+    local taken = lifetime_taken(redis.call('HGET', prefix .. name_of(kind, id), 'lifetime'))
     if lease_until == 'inf' then
       presume(kind, id, 'failed', 'lost by worker')
     elseif tonumber(lease_until) <= tonumber(now) then
       presume(kind, id, 'expired', 'lease expired')
-      take_back(prefix, KEYS[2], field)
+      if taken == 1 then take_back(prefix, KEYS[2], field) end
     else
+      awaited_lifetime = awaited_lifetime + taken
       awaited[#awaited + 1] = id
       awaited[#awaited + 1] = string.format('%.3f', lease_until - now)
     end
@@ -84,7 +86,7 @@ end
 if returned > 0 then redis.call('HSET', key, 'outside', outside) end
 
 local mine, lifetime = tonumber(ARGV[11]), redis.call('HGET', KEYS[2], field)
-local lived, most = whole(lifetime), (mine or 0) + #awaited / 2 + (whole(was[4]) or 0)
+local lived, most = whole(lifetime), (mine or 0) + awaited_lifetime + (whole(was[4]) or 0)
 local is_lifetime_wrong = lifetime and (not lived or lived < 0 or (mine and lived > most))
 if not lived or lived < (mine or 0) then
   redis.call('HSET', KEYS[2], field, mine or active)

@@ -15,9 +15,11 @@
 --      18, 19 … further fields of the record: name, value, name, value …; these names are no fields:
 --       one that begins with "max:" is a cap: its value is how many sessions and leases of the rest of the name, say
 --       "run:nightly", may be live; "prefer:host" has the host whose workers come first, "avoid:hosts" those, comma-separated,
---       of whose workers none may be chosen
+--       of whose workers none may be chosen; with the
+--       field "lifetime" = "0" it takes none of its worker's lifetime, and cannot use it up
 -- Returns the worker's wsEndpoint, or nil when no worker is eligible.
--- Keys  reads worker:{type}:{id}; adds 1 to both counters; cluster:index:…, by which it finds the worker (below).
+-- Keys  reads worker:{type}:{id}; adds 1 to both counters, or to the first alone (18); cluster:index:…, by which it finds the
+--       worker (below).
 --       When lifetime reaches its limit by that: sets worker:cmd:{type}:{id} to "shutdown" and publishes it; the worker's
 --       field usedUp says until when its last client may be on its way; a spare of its pool becomes available, whose id is
 --       the worker's field replacement, and slots:{pool} is published if a client waits.
@@ -322,6 +324,11 @@ end
 
 local CAP_KEPT_MS = '2592000000' -- 30 days, longer than any session: after so long without a new member none of them is live
 
+-- How much of its worker's lifetime a session or lease takes, by the field "lifetime" of its record, which most do not have.
+local function lifetime_taken(of_record)
+  return of_record == '0' and 0 or 1
+end
+
 -- Counts a session or lease, by its name_of, towards its caps: `caps` is the field of its record, comma-separated, or nil.
 local function join_caps(prefix, name, caps)
   for of in string.gmatch(caps or '', '[^,]+') do
@@ -336,14 +343,15 @@ end
 local function roll_back(prefix, active_hash, lifetime_hash, kind, id)
   local name, all = name_of(kind, id), all_of(prefix, kind)
   local key = prefix .. name
-  local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'startedAt', 'presumed', 'caps', 'pool')
+  local was = redis.call('HMGET', key,
+    'status', 'browserType', 'workerId', 'startedAt', 'presumed', 'caps', 'pool', 'lifetime')
   local given_up = was[1] and was[1] ~= 'pending' and was[5] and not was[4]
   if was[1] ~= 'pending' and not given_up then return false, false end
   local field = was[2] .. ':' .. was[3]
   local freed = redis.call('ZREM', all .. 'live:' .. field, id) == 1
   if freed then
     take_one(active_hash, field)
-    take_back(prefix, lifetime_hash, field)
+    if lifetime_taken(was[8]) == 1 then take_back(prefix, lifetime_hash, field) end
     index_freed(prefix, active_hash, lifetime_hash, field)
   end
   if given_up then add(all .. 'taken_back', was[1], 1) end
@@ -381,10 +389,11 @@ if id and redis.call('EXISTS', prefix .. name_of(kind, id)) == 1 then
   if was[1] and not roll_back(prefix, active_hash, lifetime_hash, kind, id) then return false end
 end
 
-local fields, caps, most_of = {}, {}, {}
+local fields, caps, most_of, lived = {}, {}, {}, 1
 local preferred_host, avoided = nil, {}
 for i = 18, #ARGV, 2 do
   local of = string.match(ARGV[i], '^max:(.+)$')
+  if ARGV[i] == 'lifetime' then lived = lifetime_taken(ARGV[i + 1]) end
   if of then
     caps[#caps + 1], most_of[of] = of, tonumber(ARGV[i + 1])
   elseif ARGV[i] == 'prefer:host' then
@@ -465,14 +474,14 @@ local function parsed(part)
   return of_type, version, pool, ''
 end
 
--- Adds 1 to a counter if it is `before`, and returns whether it was.
-local function count_up(hash, field, before)
-  local value = redis.pcall('HINCRBY', hash, field, 1)
-  if value == before + 1 then return true end
+-- Adds to a counter if it is `before`, and returns whether it was.
+local function count_up(hash, field, before, by)
+  local value = redis.pcall('HINCRBY', hash, field, by)
+  if value == before + by then return true end
   if type(value) == 'number' then
-    call('HINCRBY', hash, field, -1)
+    call('HINCRBY', hash, field, 0 - by) -- not -by: Redis takes no "-0"
   elseif counter(hash, field) == before then -- it is no whole number, which HINCRBY refuses
-    call('HSET', hash, field, before + 1)
+    call('HSET', hash, field, before + by)
     return true
   end
   return false
@@ -481,12 +490,12 @@ end
 -- Takes a slot of a worker if its counters are these, and returns whether they were; nil if it is none of the `count` that
 -- have one.
 local function take(field, active, lifetime, count)
-  if not count_up(active_hash, field, active) then return false end
+  if not count_up(active_hash, field, active, 1) then return false end
   if active == 0 and call('HLEN', active_hash) ~= count then
     call('HDEL', active_hash, field)
     return nil
   end
-  if count_up(lifetime_hash, field, lifetime) then return true end
+  if count_up(lifetime_hash, field, lifetime, lived) then return true end
   add(active_hash, field, -1)
   return false
 end
@@ -616,11 +625,11 @@ end
 local endpoint, pool = worker.endpoint, worker.pool
 
 local lease_until = string.format('%.3f', now + tonumber(given(8, 10)))
-active, lifetime = active + 1, lifetime + 1
+active, lifetime = active + 1, lifetime + lived
 call('ZADD', key, 'XX', place_by_load(active, lifetime, worker.slots, max_active), chosen)
 if not id then
   add(prefix .. 'worker:' .. chosen, 'outside', 1)
-  add(prefix .. 'worker:' .. chosen, 'outsideLifetime', 1)
+  add(prefix .. 'worker:' .. chosen, 'outsideLifetime', lived)
 end
 if lifetime >= max_lifetime then
   local command = prefix .. 'worker:cmd:' .. chosen

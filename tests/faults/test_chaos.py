@@ -9,5 +9,5 @@ from tests.support.modules import LIMIT_S, run_module
 @pytest.mark.timeout(LIMIT_S + 100)
 def test_what_is_killed_at_random_costs_nobody_else_a_session_and_leaves_nothing() -> None:
     need("chromium")
-    code, output = run_module("bench.chaos", "--minutes", "0.5", "--seed", "1")
+    code, output = run_module("bench.chaos", "--minutes", "0.5", "--seed", "1", "--lost", "12")
     assert code == 0, output

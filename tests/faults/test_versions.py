@@ -20,7 +20,12 @@ from tests.support.load import Load, under_load_of
 from tests.support.raw import head, upgrade
 
 POOL = f"chromium-{MIDDLE}"
-ENVIRONMENT = {"DRIVERS_DIR": str(DRIVERS), "ON_DEMAND_IDLE": "5", "HEARTBEAT_INTERVAL": "1"}
+ENVIRONMENT = {
+    "DRIVERS_DIR": str(DRIVERS),
+    "ON_DEMAND_IDLE": "5",
+    "HEARTBEAT_INTERVAL": "1",
+    "WORKER_SELECT_TIMEOUT": "30",  # the second version has one worker: its clients wait for the next one's launch
+}
 
 
 @contextlib.asynccontextmanager

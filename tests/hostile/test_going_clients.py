@@ -1,6 +1,7 @@
 """What a client has under way when it goes: the browser and Node finish it, and then nothing of it may be left."""
 
 import asyncio
+import base64
 import contextlib
 import os
 import signal
@@ -148,6 +149,19 @@ async def a_download(client: ProtocolClient) -> str:
     return context
 
 
+async def a_download_that_is_half_read(client: ProtocolClient) -> str:
+    context = await a_download(client)
+    await client.send((await client.event("download"))["artifact"]["guid"], "saveAsStream")
+    return context
+
+
+async def a_file_that_is_half_sent(client: ProtocolClient) -> str:
+    context = await client.new_context()
+    (stream,) = (await client.send(context, "createTempFiles", items=[{"name": "x.txt"}]))["writableStreams"]
+    await client.send(stream["guid"], "write", binary=base64.b64encode(b"of the client").decode())
+    return context
+
+
 def cdp(method: str, **params: str) -> dict[str, Any]:
     return {"method": method, "params": params}
 
@@ -185,6 +199,8 @@ UNDER_WAY = [
         a_video,
         lambda client, _: [(client.one("Artifact"), "saveAsStream", {})],
     ),
+    row("a download that is half read", a_download_that_is_half_read, lambda *_: []),
+    row("a file that is half sent", a_file_that_is_half_sent, lambda *_: []),
 ]
 
 
@@ -198,6 +214,20 @@ async def test_nothing_stays_of_what_a_client_has_under_way_when_it_goes(
             with shared.browser_stopped():
                 for guid, method, params in calls(client, made):
                     await client.post(guid, method, **params)
+                await goes(shared, client)
+        await shared.once_nothing_is_left()
+
+
+async def test_a_video_that_is_read_only_when_its_client_has_gone_is_closed() -> None:
+    moving = "<body><script>setInterval(() => document.body.append(Math.random()), 20)</script>"
+    async with shared_browser() as shared:
+        async with protocol_client(shared.watched.endpoint) as client:
+            await a_video(client)
+            await goto(client, client.one("Page"), f"data:text/html,{moving}")
+            videos = shared.watched.directory / "sessions"
+            await eventually_async(lambda: [*videos.rglob("*.webm")], "ffmpeg has begun to write")
+            with shared.browser_stopped():
+                await client.post(client.one("Artifact"), "saveAsStream")
                 await goes(shared, client)
         await shared.once_nothing_is_left()
 

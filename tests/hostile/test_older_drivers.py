@@ -261,6 +261,9 @@ ATTACKS = [
     goes("the end of a context, twice"),
     goes("the end of a context with video"),
     goes("a video that it reads"),
+    goes("a download that is half read"),
+    goes("a file that is half sent"),
+    attack(test_going_clients.test_a_video_that_is_read_only_when_its_client_has_gone_is_closed, "a video, read late"),
     attack(test_going_clients.test_a_client_whose_ffmpeg_hangs_leaves_nothing, "ffmpeg hangs", closes=True),
     attack(
         test_going_clients.test_a_record_of_the_browser_under_way_ends_with_its_client,

@@ -288,7 +288,7 @@ class Wish:
         told = (*head, "", "", "", self.exclude, self.version, self.only, "", "", "", self.pool)
         hosts = {"prefer:host": self.prefer, "avoid:hosts": self.avoid}
         pairs = [text for name, value in hosts.items() if value for text in (name, value)]
-        return tuple(map(str, (*told, *(["", *pairs] if pairs else []))))
+        return tuple(map(str, (*told, "session", *pairs)))
 
 
 @dataclass(frozen=True)

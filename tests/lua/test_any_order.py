@@ -21,7 +21,8 @@ from tests.support.redis import RedisServer
 
 SLOTS = 3
 CAPS = (("run:/nightly", 4), ("token:ci", 5))
-CLIENT_FIELDS = json.dumps({"caps": ",".join(name for name, _ in CAPS)})
+OWN = {"lifetime": "0"}
+"""The field of the record of a holder with a browser of its own beside the shared one."""
 MAX_LIFETIME = 6
 LEASE_S = 5.0
 LIVE = ("pending", "running")
@@ -46,11 +47,20 @@ class Worker:
         return [each for each in self.live if isinstance(each, Leased) and Lease(each.lease) == lease]
 
 
+def takes_lifetime(holder: Holder) -> bool:
+    return not kind_id_lease(holder)[1].startswith("own")
+
+
+def client_fields(holder: Holder) -> str:
+    own = {} if takes_lifetime(holder) else OWN
+    return json.dumps({"caps": ",".join(name for name, _ in CAPS), **own})
+
+
 def reported(holder: Holder) -> Holder:
     """As a worker tells of it that was told of its client. A session that came with a lease counts towards no cap."""
     if isinstance(holder, str):
-        return f"{holder}@@{CLIENT_FIELDS}"
-    return Lease(f"{holder.id}@@{CLIENT_FIELDS}") if isinstance(holder, Lease) else holder
+        return f"{holder}@@{client_fields(holder)}"
+    return Lease(f"{holder.id}@@{client_fields(holder)}") if isinstance(holder, Lease) else holder
 
 
 def reading(key: str) -> tuple[Any, ...] | None:
@@ -87,10 +97,11 @@ class AnyOrder(RuleBasedStateMachine):
         for _ in range(2):
             self.register()
 
-    @rule(target=pending, borrows=st.booleans())
-    def a_client_comes(self, borrows: bool) -> Holder:
+    @rule(target=pending, borrows=st.booleans(), has_own=st.booleans())
+    def a_client_comes(self, borrows: bool, has_own: bool) -> Holder:
         self.serial += 1
-        holder = Lease(f"l{self.serial}") if borrows else f"s{self.serial}"
+        named = f"{'own' if has_own else ''}{self.serial}"
+        holder = Lease(named) if borrows else named
         self.select(holder)
         return holder
 
@@ -101,9 +112,9 @@ class AnyOrder(RuleBasedStateMachine):
             self.grid.rollback(holder)
             return
         worker.live.add(holder)
-        worker.lifetime += 1
+        worker.lifetime += takes_lifetime(holder)
         if told:
-            self.grid.start(holder, now=self.now, worker=worker.name, client_fields=CLIENT_FIELDS)
+            self.grid.start(holder, now=self.now, worker=worker.name, client_fields=client_fields(holder))
 
     @rule(holder=consumes(pending), times=st.integers(1, 2), again=st.booleans())
     def the_handoff_fails(self, holder: Holder, times: int, again: bool) -> None:
@@ -270,6 +281,7 @@ class AnyOrder(RuleBasedStateMachine):
     def select(self, holder: Holder, exclude: str = "") -> None:
         before = {name: (self.grid.active(name), self.grid.lifetime(name)) for name in self.workers}
         had = self.grid.record(holder).get("workerId")
+        own = () if takes_lifetime(holder) else tuple(OWN.items())
         chosen = self.grid.select(
             holder,
             max_active=SLOTS,
@@ -277,7 +289,7 @@ class AnyOrder(RuleBasedStateMachine):
             lease=LEASE_S,
             exclude=exclude,
             now=self.now,
-            extra=tuple(text for name, most in CAPS for text in (f"max:{name}", str(most))),
+            extra=tuple(text for pair in (*((f"max:{name}", str(most)) for name, most in CAPS), *own) for text in pair),
         )
         if chosen is not None and chosen != had:
             active, lifetime = before[chosen]
@@ -286,7 +298,8 @@ class AnyOrder(RuleBasedStateMachine):
             assert active < SLOTS
             assert lifetime < MAX_LIFETIME
             assert chosen != exclude
-            assert (self.grid.active(chosen), self.grid.lifetime(chosen)) == (active + 1, lifetime + 1)
+            lived = lifetime + takes_lifetime(holder)
+            assert (self.grid.active(chosen), self.grid.lifetime(chosen)) == (active + 1, lived)
 
     def worker_of(self, holder: Holder) -> Worker | None:
         record = self.grid.record(holder)

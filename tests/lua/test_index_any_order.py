@@ -160,15 +160,20 @@ class IndexInAnyOrder(RuleBasedStateMachine):
         for worker in self.workers.values():
             self.beat(worker)
 
-    @rule(wishes=st.lists(st.sampled_from(WISHES), min_size=1, max_size=4), starts=st.booleans())
-    def clients_come(self, wishes: list[Wish], starts: bool) -> None:
+    @rule(
+        wishes=st.lists(st.sampled_from(WISHES), min_size=1, max_size=4),
+        starts=st.booleans(),
+        lived=st.sampled_from([1, 1, 0]),
+    )
+    def clients_come(self, wishes: list[Wish], starts: bool, lived: int) -> None:
         for wish in wishes:
-            self.a_client_comes(wish, starts)
+            self.a_client_comes(wish, starts, lived)
 
-    def a_client_comes(self, wish: Wish, starts: bool) -> None:
+    def a_client_comes(self, wish: Wish, starts: bool, lived: int) -> None:
+        """`lived`: how much of its worker's lifetime its session takes, none if it has a browser of its own."""
         self.serial += 1
         session, seen = f"s{self.serial}", all_seen(self.grid)
-        arguments = list(wish.arguments(self.now, self.grid.prefix))
+        arguments = [*wish.arguments(self.now, self.grid.prefix), "lifetime", str(lived)]
         arguments[6] = session
         endpoint = self.grid.eval("selector", self.grid.counters, *arguments)
         if endpoint is None:
@@ -177,11 +182,12 @@ class IndexInAnyOrder(RuleBasedStateMachine):
         self.check(wish, name, seen)
         self.its_counters_are_read(name)
         self.sessions[session] = name
-        if seen[name].lifetime + 1 >= wish.max_lifetime:
+        assert self.grid.lifetime(name.partition(":")[2], wish.browser) == seen[name].lifetime + lived
+        if seen[name].lifetime + lived >= wish.max_lifetime:
             self.a_spare_has_its_place(name, seen)
         if starts:
             self.workers[name].live.add(session)
-            self.workers[name].lifetime += 1
+            self.workers[name].lifetime += lived
             self.grid.start(session, now=self.now, worker=self.workers[name].id, browser=wish.browser)
 
     @precondition(lambda self: self.sessions)

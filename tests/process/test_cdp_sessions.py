@@ -261,8 +261,45 @@ def test_a_session_that_loses_its_client_in_a_drain_ends_then(grid: Grid) -> Non
     eventually(lambda: record(grid, target)["reasonKind"] == "kept in a drain", "nobody waits for it")
 
 
+QUICK_RECYCLE = {"MEMORY_CHECK_INTERVAL": "0.2", "RECYCLE_DRAIN_TIMEOUT": "60"}
+
+
+def test_own_browsers_use_no_lifetime_up_but_so_many_of_them_recycle_their_worker() -> None:
+    environment = {**ENVIRONMENT, **QUICK_RECYCLE, "BORROW_RECONNECT_GRACE": "600"}
+    environment |= {"MAX_LIFETIME_SESSIONS": "1", "MAX_LAUNCHES": "4"}
+    with running_grid(environment={**environment, "POOL_CONFIG": "AppA:Chromium:UAT=1"}, fake=True) as grid:
+        lease = borrow(grid, isolation="browser")
+        worker = lease["browserId"].partition("-")[0]
+
+        def told() -> dict[str, Any]:
+            return next((each for each in grid.status()["workers"] if each["id"] == worker), {})
+
+        for target in (lease["target"], lease["target"], url(grid)):
+            with session(grid.port, target) as client:
+                leaves(client)
+        assert give_back(grid, lease)
+        eventually(lambda: told()["launches"] == 3, "each has launched one")
+        assert (told()["lifetime"], told()["status"]) == (0, "available")
+        assert grid.redis("HGET", "cluster:lifetime_connections", f"chromium:{worker}") == b"0"
+        target = url(grid)
+        with session(grid.port, target) as client:
+            assert record(grid, target)["workerId"] == worker
+            eventually(lambda: told()["status"] == "draining", "it has launched as many as it may")
+            assert (told()["reasonKind"], told()["reason"]) == (
+                "launches",
+                "launches: 4 own browsers, the limit is 4",
+            )
+            assert goes_on(client)
+            other = url(grid)
+            with session(grid.port, other) as of_other:
+                assert record(grid, other)["workerId"] != worker
+                leaves(of_other)
+            leaves(client)
+        eventually(lambda: not told(), "it ends with its last session")
+
+
 def test_a_recycle_waits_for_kept_sessions() -> None:
-    environment = {**ENVIRONMENT, "MAX_LIFETIME_SESSIONS": "1", "RECYCLE_DRAIN_TIMEOUT": "60"}
+    environment = {**ENVIRONMENT, **QUICK_RECYCLE, "MAX_LAUNCHES": "1"}
     with running_grid(environment=environment, fake=True) as grid:
         target = url(grid, f"?keep={FOREVER}")
         with session(grid.port, target) as client:

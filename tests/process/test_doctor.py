@@ -18,6 +18,7 @@ from pwgrid.settings.model import Settings
 from pwgrid.setup import doctor as module
 from pwgrid.setup.doctor import _confinement as confinement_of
 from pwgrid.setup.doctor import _leftovers as leftovers_of
+from pwgrid.setup.doctor import _processors as processors_of
 from pwgrid.setup.doctor import _room as room_of
 from pwgrid.setup.doctor import _sandbox as sandbox_of
 from tests.conftest import need
@@ -31,6 +32,7 @@ NAMES = {
     "headed",
     "sandbox",
     "confinement",
+    "processors",
     "memory",
     "/dev/shm",
     "descriptors",
@@ -148,6 +150,36 @@ def test_what_the_kernel_can_do_against_readers_of_the_hosts_files(
     found = confinement_of(Settings.model_validate({"confine": confine}))
     assert (found.level, found.found) == (level, says)
     assert (found.to_do == "") is (level == "good")
+
+
+@pytest.mark.parametrize(
+    ("switch", "membership", "weighed", "says"),
+    [
+        ("1", "0::/user.slice\n", (), None),
+        ("1", "3:cpuset:/job\n2:cpu,cpuacct:/\n0::/user.slice\n", (), None),
+        ("1", "0::/system.slice/pwgrid.service\n", ("system.slice",), "a cgroup for processors"),
+        ("1", "0::/\n", ("",), "a cgroup for processors"),  # as a container sees it
+        ("1", "2:cpu,cpuacct:/docker/a\n", (), "a cgroup for processors"),
+        ("0", "0::/\n", (), "makes no groups"),
+        ("", "0::/\n", (), "makes no groups"),
+    ],
+)
+def test_whether_the_kernel_shares_processors_by_browsers(
+    tmp_path: Path, switch: str, membership: str, weighed: tuple[str, ...], says: str | None
+) -> None:
+    kernel, own = tmp_path / "proc/sys/kernel", tmp_path / "proc/self"
+    for each in (kernel, own):
+        each.mkdir(parents=True)
+    (own / "cgroup").write_text(membership)
+    if switch:
+        (kernel / "sched_autogroup_enabled").write_text(f"{switch}\n")
+    for group in weighed:
+        (tmp_path / "sys/fs/cgroup" / group).mkdir(parents=True)
+        (tmp_path / "sys/fs/cgroup" / group / "cpu.weight").write_text("100\n")
+    found = processors_of(tmp_path)
+    assert (found.level, found.to_do == "") == (("good", True) if says is None else ("warn", False))
+    assert (says or "shared by browsers") in found.found
+    assert ("sched_autogroup_enabled=1" in found.to_do) is (switch == "0")
 
 
 def test_too_few_descriptors_are_a_warning() -> None:

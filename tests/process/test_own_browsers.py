@@ -56,6 +56,27 @@ async def test_each_session_has_a_browser_that_no_other_one_sees(watched: Watche
             assert any("of one" in each["url"] for each in found) is expected
 
 
+async def test_the_kernel_shares_processors_by_browsers_and_not_by_threads(watched: Watched) -> None:
+    """By sessions of the kernel's, of which each browser has one, with all that is below it (autogroup)."""
+    async with protocol_client(watched.endpoint) as one, protocol_client(watched.endpoint) as other:
+        for each in (one, other):
+            await goto(each, await each.new_page(), "data:text/html,a")
+        pids = [await browser_pid(one), await browser_pid(other), watched.server.ready.browser_pid]
+        trees = [[pid, *(each.pid for each in psutil.Process(pid).children(recursive=True))] for pid in pids]
+        assert min(map(len, trees)) > 1
+        of_node = [watched.server.pid]
+        assert [{*map(os.getsid, tree)} for tree in (*trees, of_node)] == [{pid} for pid in (*pids, *of_node)]
+        groups = [{*map(autogroup_of, tree)} for tree in (*trees, of_node)]
+        if groups[0] != {""}:
+            assert ([len(each) for each in groups], len(set().union(*groups))) == ([1] * 4, 4)
+
+
+def autogroup_of(pid: int) -> str:
+    """The name of its group; empty where the kernel makes none."""
+    file = Path(f"/proc/{pid}/autogroup")
+    return file.read_text().partition(" ")[0] if file.exists() else ""
+
+
 async def test_nothing_of_a_browser_is_left_when_its_session_is_over(watched: Watched) -> None:
     directory = watched.directory
     async with protocol_client(watched.endpoint) as client:

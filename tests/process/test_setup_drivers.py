@@ -1,6 +1,7 @@
 """`pwgrid setup --playwright`: a real driver from PyPI, one that the browser server does not know, and its removal."""
 
 import errno
+import json
 import os
 import shutil
 import subprocess
@@ -14,14 +15,15 @@ import psutil
 import pytest
 
 from pwgrid.common.errors import GridError
-from pwgrid.installed.driver import driver_of, installed_drivers, own_driver
+from pwgrid.installed.driver import Driver, driver_of, installed_drivers, own_driver
 from pwgrid.settings.model import Settings
 from pwgrid.setup import drivers
 from pwgrid.setup.drivers import check_minor, fault_of, get_drivers, remove_driver
 from pwgrid.setup.packages import Host, Steps
+from pwgrid.worker.browser.launch import CHECK_DRIVER
 from tests.support.bare_host import BareHost
 from tests.support.browsers import fit_browser
-from tests.support.drivers import OLDEST, cached_driver
+from tests.support.drivers import MIDDLE, NEWEST, OLDEST, cached_driver
 from tests.support.grid import ROOT, running_grid
 
 pytestmark = pytest.mark.timeout(600)  # pip is among what runs here
@@ -114,9 +116,75 @@ def test_a_driver_that_the_browser_server_does_not_know_is_refused_in_a_sentence
     (fault,) = get_drivers(["1.99"], place.settings, place.host)
     assert str(fault) == (
         "Playwright 1.99: pwgrid does not know its driver 1.99.0 well enough to keep sessions apart in it: it has no "
-        "PlaywrightServer.prototype._initPreLaunchedBrowserMode(); take another version, or a later pwgrid"
+        "PlaywrightServer.prototype._initPreLaunchedBrowserMode(), SocksSupport._type; "
+        "take another version, or a later pwgrid"
     )
     assert place.names() == []
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Driver:
+    """A copy of pwgrid's own driver."""
+    own, copied = own_driver(), tmp_path_factory.mktemp("driver") / "package"
+    shutil.copytree(own.core, copied)
+    return Driver(own.version, own.node, copied / own.cli.name)
+
+
+@pytest.mark.parametrize(
+    ("bundle", "name", "lacks"),
+    [
+        ("coreBundle", "_contextForReuse", "browserOfReused._contextForReuse"),
+        ("coreBundle", "_sendMayFail", "attached._session._sendMayFail()"),
+        ("coreBundle", "streamOrDirectory", "WritableStream._object.streamOrDirectory.destroy()"),
+        ("coreBundle", "proxyOverride", "contextOptions.proxyOverride.server"),
+        ("coreBundle", "SocksProxy: ()", "driver.SocksProxy()"),
+        ("coreBundle", "_bidiPages", "stockFirefox._bidiPages.get()"),
+        ("utilsBundle", "_autoPong", "webSocket._autoPong"),
+    ],
+)
+def test_a_driver_in_which_something_has_another_name_is_refused_by_what_it_lacks(
+    whole: Driver, bundle: str, name: str, lacks: str
+) -> None:
+    path = whole.core / f"lib/{bundle}.js"
+    text = path.read_text()
+    assert name in text
+    path.write_text(text.replace(name, f"other{name}"))
+    try:
+        fault = str(fault_of(whole))
+    finally:
+        path.write_text(text)
+    assert fault.startswith(f"pwgrid does not know its driver {whole.version} well enough")
+    assert f" {lacks}" in fault
+
+
+ASKED = """
+const { lookAt } = require(process.argv[1] + '/look_at_driver.cjs');
+const { commandOf, questionFor } = require(process.argv[1] + '/browsers.cjs');
+const found = {};
+const commandAt = browser => {
+  const [session, ...question] = questionFor(browser);
+  session.send(...question);
+  return commandOf(browser, [...session._callbacks.keys()].at(-1));
+};
+lookAt(process.argv[2], found).then(() => {
+  console.log(JSON.stringify(['browser', 'stockFirefox', 'firefox', 'webkit'].map(name => commandAt(found[name]))));
+  process.exit();
+});
+"""
+
+
+@pytest.mark.parametrize("minor", [OLDEST, MIDDLE, NEWEST])
+def test_each_kind_of_browser_is_asked_in_its_own_protocol(minor: str, tmp_path: Path) -> None:
+    driver = cached_driver(minor)
+    command = [driver.node, "-e", ASKED, CHECK_DRIVER.parent, driver.core]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment)
+    assert json.loads(done.stdout) == [
+        "Browser.getVersion",
+        "session.status",
+        "Browser.getInfo",
+        "Playwright.getInfo",
+    ]
 
 
 def test_a_version_that_pip_cannot_get_is_one_sentence_and_leaves_nothing(place: Place, tmp_path: Path) -> None:

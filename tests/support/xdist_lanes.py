@@ -3,6 +3,9 @@
 Two processes keep two cores busy for seven tenths of the time, because some files wait for timers, for processes that
 end, for a supervisor to look again. Those go beside the others, one after the other, and take a third of one core.
 Then all take whatever is left, so that no process is without work while others have several files to go.
+
+Files that kill processes under a load of their own go one after the other: two of them at once make the machine so busy
+that browsers count as sick.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ MOSTLY_WAIT = (
     "tests/faults/test_supervisord.py",
     "tests/faults/test_workers_at_every_step.py",
     "tests/faults/test_redis_away.py",
-    "tests/faults/test_versions.py",
     "tests/e2e/test_bad_input.py",
     "tests/e2e/test_clients.py",
     "tests/e2e/test_start_output.py",
@@ -36,12 +38,26 @@ MOSTLY_WAIT = (
 )
 """Files that need a core for at most half of their time, and take more than 5 s."""
 
+UNDER_LOAD = (
+    "tests/faults/test_cdp.py",
+    "tests/faults/test_chaos.py",
+    "tests/faults/test_kill_table.py",
+    "tests/faults/test_own_browsers.py",
+    "tests/faults/test_soak.py",
+    "tests/faults/test_versions.py",
+)
+"""Files with real browsers that work all the time, none of which may lose a session. One process has them all."""
+
 BUSY = 2
 """So many processes begin with what keeps a core busy; where there are no more of them, xdist shares the files out."""
 
 
 class Lanes(LoadFileScheduling):
     """As `--dist loadfile`, in another order for each of the two kinds of processes."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        scope = super()._split_scope(nodeid)
+        return "under load" if scope in UNDER_LOAD else scope
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         waits_first = int(node.gateway.id.removeprefix("gw")) >= BUSY

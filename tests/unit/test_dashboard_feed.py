@@ -437,3 +437,23 @@ async def test_records_of_sessions_that_may_be_kept_are_read_again_while_there_a
     shown.kept(0)
     await shown.refresh(await registry.activity())
     assert registry.read == ["c", "c"]
+
+
+async def test_a_session_that_ends_as_one_begins_that_no_lifetime_counts_is_seen_to_end() -> None:
+    registry = Registry()
+    shown = ShownSessions(registry, lambda _record: None)  # type: ignore[arg-type]
+
+    def activity(newest: str, **outcomes: int) -> Activity:
+        return Activity({"chromium:a": 1}, {"chromium:a": 5}, outcomes, {}, newest)
+
+    registry.records = {"x": record("x", "running")}
+    await shown.refresh(activity("x"))
+    own = {"browserType": "chromium", "workerId": "a", "status": "running", "lifetime": "0"}
+    registry.records = {"x": record("x", "completed"), "y": SessionRecord.read("y", own)}
+    for _ in range(2):
+        await shown.refresh(activity("y", completed=1))
+    assert [shown.rows[each]["status"] for each in "xy"] == ["completed", "running"]
+    registry.read.clear()
+    for _ in range(3):
+        await shown.refresh(activity("y", completed=1))
+    assert registry.read == []  # once it is known, nothing is read again

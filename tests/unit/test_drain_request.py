@@ -72,6 +72,7 @@ async def test_now_is_now_however_much_time_is_left(timeout_s: float) -> None:
     [
         (WorkerEnd.LIFETIME, DrainTime.RECYCLE, True),
         (WorkerEnd.MEMORY, DrainTime.RECYCLE, True),
+        (WorkerEnd.LAUNCHES, DrainTime.RECYCLE, True),
         (WorkerEnd.TAKEN_OVER, DrainTime.END, True),
         (WorkerEnd.NO_MASTER, DrainTime.END, True),
         (WorkerEnd.OPERATOR, DrainTime.END, False),

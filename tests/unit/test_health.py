@@ -1,6 +1,7 @@
 """When a browser and its server are suspected, sick or hung. The browser server here answers as it is told."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +14,18 @@ from pwgrid.common.tasks import end_task
 from pwgrid.control.frozen_peer import LATE_S
 from pwgrid.settings.model import Settings
 from pwgrid.worker.browser import health
-from pwgrid.worker.browser.health import CANARY_TRIES, Asked, BrowserHealth, CanaryResult, HealthTimes
+from pwgrid.worker.browser.health import BUSY_TRIES, CANARY_TRIES, Asked, BrowserHealth, CanaryResult, HealthTimes
 from pwgrid.worker.browser.server import BrowserServer
 
 WELL, SICK = CanaryResult(True, "", 20), CanaryResult(False, "no page", 30)
 NEVER = 1000.0
 TIMES = HealthTimes(silent_s=NEVER, ask_s=0.0, sign_s=NEVER, canary_interval_s=NEVER, canary_timeout_s=10.0, try_s=5.0)
 BOUND_S = 30.0
+LATE = CanaryResult(False, "no page in time", 5000)
+NOT_BUSY = itertools.repeat(0.0)
+NOT_TOLD = itertools.repeat(None)
+BUSY = itertools.count(step=5.0)
+"""For how long the host was short of processors, looked at before and after each try: all of it."""
 
 Answer = asyncio.Future[None]
 
@@ -61,9 +67,12 @@ class Server:
 class Watched(BrowserHealth):
     """Notes each suspicion, and the end of one."""
 
-    def __init__(self, server: Server, **times: float) -> None:
+    def __init__(self, server: Server, short_of_cpu_s: Iterator[float | None] = NOT_BUSY, **times: float) -> None:
         self.suspected: asyncio.Queue[str | None] = asyncio.Queue()
-        super().__init__(cast(BrowserServer, server), replace(TIMES, **times), self.suspected.put_nowait)
+        times_of_it = replace(TIMES, **times)
+        super().__init__(
+            cast(BrowserServer, server), times_of_it, self.suspected.put_nowait, lambda: next(short_of_cpu_s)
+        )
 
     async def next(self) -> str | None:
         async with asyncio.timeout(BOUND_S):
@@ -209,6 +218,29 @@ async def test_without_an_interval_only_a_sign_starts_the_canary() -> None:
         await asyncio.wait_for(server.tried.get(), 0.1)
     watched.sign("a page's process: failed to launch")
     assert await task == ("no page", [SICK, SICK])
+
+
+@pytest.mark.parametrize(
+    ("result", "short_of_cpu_s", "tries"),
+    [
+        (LATE, BUSY, CANARY_TRIES + BUSY_TRIES),
+        (LATE, NOT_BUSY, CANARY_TRIES),
+        (LATE, NOT_TOLD, CANARY_TRIES),
+        (SICK, BUSY, CANARY_TRIES),  # it answered, and in time
+    ],
+)
+async def test_a_browser_that_is_late_gets_some_more_tries_where_its_host_is_short_of_processors(
+    result: CanaryResult, short_of_cpu_s: Iterator[float | None], tries: int
+) -> None:
+    watched = Watched(Server(*[result] * 10), short_of_cpu_s)
+    watched.sign("newPage is unanswered")
+    assert await found(watched) == (result.error, [result] * tries)
+
+
+async def test_a_browser_that_answers_when_its_host_is_less_busy_is_well() -> None:
+    watched = Watched(Server(*[LATE] * 3, WELL, LATE, LATE), iter([0.0, 5.0] * 2 + [9.0] * 20), canary_interval_s=0.001)
+    watched.sign("newPage is unanswered")
+    assert await found(watched) == (LATE.error, [LATE, LATE, LATE, WELL, LATE, LATE])
 
 
 async def test_a_browser_server_that_ends_while_its_browser_is_tried_is_not_sick_but_dead() -> None:

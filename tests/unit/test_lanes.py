@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tests.support.xdist_lanes import MOSTLY_WAIT, Lanes, scheduler
+from tests.support.xdist_lanes import MOSTLY_WAIT, UNDER_LOAD, Lanes, scheduler
 
 ROOT = Path(__file__).resolve().parents[2]
 WAITING, BUSY = MOSTLY_WAIT[:3], tuple(f"tests/unit/test_{number}.py" for number in range(4))
@@ -54,8 +54,15 @@ def run(files: tuple[str, ...], order: tuple[int, ...]) -> list[set[str]]:
     return [{collection[index].partition("::")[0] for index in process.asked} for process in processes]
 
 
-def test_what_mostly_waits_is_there() -> None:
-    assert [name for name in MOSTLY_WAIT if not (ROOT / name).is_file()] == []
+def test_the_files_that_are_named_are_there() -> None:
+    assert [name for name in (*MOSTLY_WAIT, *UNDER_LOAD) if not (ROOT / name).is_file()] == []
+    assert not {*MOSTLY_WAIT} & {*UNDER_LOAD}
+
+
+def test_no_two_files_that_kill_processes_under_load_run_at_once() -> None:
+    for order in ((0, 1, 2, 3), (3, 2, 1, 0)):
+        shares = run((*UNDER_LOAD, *BUSY, *WAITING), order)
+        assert [{*UNDER_LOAD} & share for share in shares] == [{*UNDER_LOAD}, set(), set(), set()]
 
 
 def test_all_but_two_processes_begin_with_what_waits() -> None:

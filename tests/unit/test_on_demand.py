@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pwgrid.common.reasons import Reason, WorkerEnd
+from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.on_demand import GROWS_AFTER_S, Answer, Demand, answer, pools_of_versions
+from pwgrid.master.workers.pool import Pool
 from pwgrid.settings.model import Settings
 from pwgrid.settings.own_playwright import own_minor
 from pwgrid.settings.pools import PoolSettings, PoolTable
@@ -109,6 +114,37 @@ def test_it_ends_only_when_nobody_has_used_it_for_so_long_and_then_it_does(story
             waits_since=found.waits_since,
         )
     assert pool.wanted == 0
+
+
+def test_who_has_an_own_browser_uses_the_pool_although_the_lifetime_does_not_count_it() -> None:
+    workers: dict[str, Any] = {}
+    pool = Pool(PoolSettings("old", "chromium", workers=2, slots=1, lifetime=10, on_demand=True), 0.0, workers)
+    workers["a"] = worker = SimpleNamespace(
+        **{"pool": pool, "life": SimpleNamespace(status=WorkerStatus.AVAILABLE), "active": 0},
+        **{"lifetime": 0, "launches": 0, "counted_at": 0.0},
+    )
+    pool.scale(1)
+    pool.count_sessions(worker, 0, 3, IDLE_S - 1)
+    assert pool.rate.last_at == 0.0  # it calls for no spare
+    assert pool.follow_demand(IDLE_S, 0, IDLE_S, 1, None) == 2 * IDLE_S - 1
+    pool.count_sessions(worker, 0, 3, 2 * IDLE_S - 2)  # nobody has come since
+    assert pool.workers == 1
+    pool.follow_demand(2 * IDLE_S - 1, 0, IDLE_S, 1, None)
+    assert pool.workers == 0
+
+
+@pytest.mark.parametrize(("lifetime", "launches", "deaths"), [(0, 4, 1), (0, 5, 0), (2, 3, 0)])
+def test_a_worker_that_has_had_sessions_with_own_browsers_did_not_die_early(
+    lifetime: int, launches: int, deaths: int
+) -> None:
+    pool = Pool(PoolSettings("chromium", "chromium", workers=1, slots=5, lifetime=50), 0.0, {})
+    reason = Reason(WorkerEnd.BROWSER_ENDED)
+    worker: Any = SimpleNamespace(
+        **{"life": SimpleNamespace(reason=reason), "warm_since": NOW - 9, "forked_at": NOW - 10},
+        **{"lifetime": lifetime, "launches": launches},
+    )
+    pool.failed(worker, NOW)
+    assert pool.backoff.deaths == deaths
 
 
 def test_two_masters_that_see_the_same_line_come_to_the_same() -> None:

@@ -15,7 +15,7 @@ from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.types import BrowserType, Isolation
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.leases import _claim
-from pwgrid.proxy.connect.connect import ConnectingClient
+from pwgrid.proxy.connect.connect import ConnectingClient, _fields
 from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.handoff_link import HandoffFailure
 from pwgrid.proxy.policy.access import ANYBODY, Access, Identity
@@ -213,6 +213,37 @@ async def test_a_lease_says_what_its_clients_get(label: str, asked: str | None, 
     assert claim.client_fields().get("isolation") == isolation
 
 
+@pytest.mark.parametrize(
+    ("target", "headers", "lifetime"),
+    [
+        ("/", [], None),
+        ("/?isolation=browser", [], "0"),
+        ("/", [SLOW], "0"),
+        ("/", [EXPOSES], "0"),
+        ("/cdp", [], "0"),
+        ("/?pool=own", [], None),  # there the lifetime is a number of own browsers
+        ("/cdp?pool=own", [], None),
+        ("/?pool=alone", [], None),
+        ("/?pool=alone", [SLOW], None),  # a worker for one session, whatever browser that has
+        ("/playwright/chromium/b0.s?isolation=browser", [], None),
+        ("/playwright/chromium/c0.s?isolation=browser", [], "0"),
+    ],
+)
+def test_a_session_with_an_own_browser_beside_a_shared_one_takes_none_of_the_lifetime(
+    target: str, headers: list[tuple[str, str]], lifetime: str | None
+) -> None:
+    assert _fields(decided(target, *headers)).get("lifetime") == lifetime
+
+
+@pytest.mark.parametrize(
+    ("label", "asked", "lifetime"),
+    [("A:Chromium:UAT", None, None), ("A:Chromium:UAT", "browser", "0"), ("B:Chromium:UAT", "browser", None)],
+)
+async def test_so_does_a_lease_whose_sessions_all_have_one(label: str, asked: str | None, lifetime: str | None) -> None:
+    claim, _ = _claim(gateway(), models.Borrow.model_validate({"labelKey": label, "isolation": asked}), ANYBODY, "me")
+    assert claim.fields.get("lifetime") == claim.client_fields().get("lifetime") == lifetime
+
+
 @pytest.mark.parametrize(("label", "asked"), [("A:Chromium:UAT", "process"), ("B:Chromium:UAT", "context")])
 async def test_a_lease_of_what_its_pool_does_not_give_is_refused(label: str, asked: str) -> None:
     wanted = models.Borrow.model_validate({"labelKey": label, "isolation": asked})
@@ -259,7 +290,7 @@ async def test_the_worker_gets_the_browser_that_is_asked_for_and_until_when_it_m
     ((request, until),) = client.offers
     assert 30.0 <= until - since <= time.monotonic() - since + 30.0
     assert request["own"] == {"options": {"slowMo": 50}, "network": "<loopback>", "until": until}
-    assert request["clientFields"] == {"isolation": "browser"}
+    assert request["clientFields"] == {"isolation": "browser", "lifetime": "0"}
     assert "x-playwright-launch-options" not in request["headers"]
     (claim,) = (each.args[0] for each in client.gateway.selector.queue.acquire.call_args_list)  # type: ignore[attr-defined]
     assert claim.launch_s == 30.0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pwgrid.common.reasons import Reason, WorkerEnd
+from pwgrid.common.types import Isolation
 from pwgrid.master.policy.memory_limits import (
     Footprint,
     expires_at,
@@ -20,7 +22,7 @@ from pwgrid.settings.model import Settings
 
 SOFT = Settings.model_construct(max_worker_memory_mib=1000)
 BOTH = Settings.model_construct(max_worker_memory_mib=1000, max_worker_memory_hard_mib=2000)
-OFF = Settings.model_construct()
+OFF = Settings.model_construct(max_launches=0)
 
 
 def walk(limits: Settings, *samples: tuple[int, int | None]) -> Footprint:
@@ -31,8 +33,8 @@ def walk(limits: Settings, *samples: tuple[int, int | None]) -> Footprint:
     return memory
 
 
-def reason(limits: Settings, memory: Footprint, age_s: float = 0.0) -> Reason | None:
-    return recycle_reason(limits, 100.0, memory, 100.0 + age_s)
+def reason(limits: Settings, memory: Footprint, age_s: float = 0.0, launches: int = 0) -> Reason | None:
+    return recycle_reason(limits, 100.0, memory, launches, 100.0 + age_s)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +71,29 @@ def test_a_worker_that_is_too_old_is_recycled_and_memory_comes_first() -> None:
     assert both.kind is WorkerEnd.MEMORY
 
 
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [
+        ({}, 1000),
+        ({"max_launches": 30}, 30),
+        ({"max_launches": 30, "max_lifetime_sessions": 7}, 30),
+        ({"max_launches": 30, "isolation": Isolation.PROCESS}, 30),
+        # There the lifetime is a number of launches itself, which sessions of one lease must not get round.
+        ({"max_launches": 30, "max_lifetime_sessions": 7, "isolation": Isolation.BROWSER}, 7),
+        ({"max_launches": 0, "max_lifetime_sessions": 7, "isolation": Isolation.BROWSER}, 7),
+    ],
+)
+def test_so_many_own_browsers_beside_the_lifetime_recycle_a_worker(settings: dict[str, Any], most: int) -> None:
+    limits = Settings.model_construct(**settings)
+    assert reason(limits, Footprint(), launches=most - 1) is None
+    found = reason(limits, Footprint(), launches=most)
+    assert found == Reason(WorkerEnd.LAUNCHES, f"{most} own browsers, the limit is {most}")
+    assert str(found) == f"launches: {most} own browsers, the limit is {most}"
+
+
 def test_without_limits_nothing_is_recycled_killed_or_read() -> None:
     memory = walk(OFF, (50_000, 40_000), (50_000, 40_000))
-    assert reason(OFF, memory, 1e9) is None
+    assert reason(OFF, memory, 1e9, launches=1_000_000) is None
     assert not over_hard(OFF, memory)
     assert not Footprint().needs_reading(OFF, 50_000)
     assert expires_at(OFF, 5.0) == math.inf

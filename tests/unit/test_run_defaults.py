@@ -18,6 +18,7 @@ SERVERS_OWN = {
     "MEMORY_CHECK_INTERVAL": "7",
     "MAX_CONCURRENT_SESSIONS": "3",
     "MAX_LIFETIME_SESSIONS": "9",
+    "MAX_LAUNCHES": "9",
     "WORKER_SELECT_TIMEOUT": "1",
 }
 
@@ -52,6 +53,7 @@ def test_a_private_grid_has_its_own_defaults() -> None:
     values = as_environment(private_settings(load(None, {}, {})))
     settings = load(None, values, {}).settings
     assert (settings.worker_select_timeout, settings.max_lifetime_sessions) == (600.0, 1_000_000_000)
+    assert settings.max_launches == 0
     assert settings.log_level == "warning"
     assert settings.max_concurrent_sessions >= 1
     assert settings.block_file_urls == "off"

@@ -65,6 +65,40 @@ async def test_a_session_that_the_browser_server_did_not_get_has_never_been() ->
     assert slots.lifetime == 0
 
 
+OWN = {"lifetime": "0"}
+"""What a proxy tells of a client with a browser of its own beside the shared one."""
+
+
+async def test_an_own_browser_takes_a_slot_and_none_of_the_lifetime() -> None:
+    slots = open_slots(2, max_lifetime=1)
+    assert offer(slots, "a", **OWN) is None
+    assert (slots.taken, slots.lifetime, slots.is_used_up) == (1, 0, False)
+    slots.launched(slots.live["a"])
+    slots.take_back("a")
+    assert (slots.taken, slots.lifetime, slots.launches) == (0, 0, 1)
+    offer(slots, "b")
+    assert slots.is_used_up
+    slots.take_back("b")
+    assert slots.lifetime == 0
+
+
+async def test_each_own_browser_counts_once_towards_the_lifetime_or_among_the_launches() -> None:
+    slots = open_slots(9)
+    offer(slots, "own beside a shared one", **OWN)
+    offer(slots, "of a pool in which each has one")
+    slots.hold(Lease("plain", digest="", expires_at=9.0))
+    slots.hold(Lease("of own browsers", digest="", expires_at=9.0, client_fields=OWN))
+    for lease_id in (*slots.held,):
+        slots.admit(LiveSession(f"{lease_id}: first", lease_id=lease_id))
+        slots.admit(LiveSession(f"{lease_id}: second", lease_id=lease_id))
+    assert (slots.taken, slots.lifetime) == (4, 2)
+    for session in slots.live.values():
+        slots.launched(session)
+    assert slots.launches == 5
+    slots.take_back("of own browsers")
+    assert slots.lifetime == 2
+
+
 async def test_a_free_slot_is_told_once_and_only_after_an_offer_found_none() -> None:
     told: list[int] = []
     slots = open_slots(1, on_freed=lambda: told.append(slots.taken))

@@ -116,6 +116,7 @@ def private_settings(loaded: Loaded) -> dict[str, object]:
         "memory_check_interval": SAMPLE_S,
         "max_concurrent_sessions": slots,
         "max_lifetime_sessions": NEVER,
+        "max_launches": 0,
         "worker_select_timeout": QUEUE_TIMEOUT_S,
     }
     if not is_short_enough(base_dir()):  # a TMPDIR below a CI job's work space

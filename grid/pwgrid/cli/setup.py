@@ -82,7 +82,8 @@ def _grids_with(settings: Settings) -> Iterator[tuple[RunningGrid, list[dict[str
             said = ask(grid, "settings")["settings"]
         except GridError:  # it has just ended, or is frozen: its processes tell
             continue
-        if said["drivers_dir"]["value"] == settings.drivers_dir:
+        # One of an older version has no such setting, and no drivers beside its own.
+        if "drivers_dir" in said and said["drivers_dir"]["value"] == settings.drivers_dir:
             yield grid, said["pools"]["value"]
 
 

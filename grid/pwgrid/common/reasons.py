@@ -16,6 +16,7 @@ class WorkerEnd(StrEnum):
 
     # Planned: another worker takes its place.
     LIFETIME = "lifetime"
+    LAUNCHES = "launches"
     MEMORY = "memory"
     AGE = "age"
     CANARY = "canary"
@@ -113,6 +114,7 @@ class OfferRefusal(StrEnum):
 
 _SENTENCES: Final[Mapping[WorkerEnd | EndReason, str]] = {
     WorkerEnd.LIFETIME: "lifetime limit",
+    WorkerEnd.LAUNCHES: "launches: {}",
     WorkerEnd.MEMORY: "memory: {}",
     WorkerEnd.AGE: "age: {}",
     WorkerEnd.CANARY: "canary failed: {}",

@@ -200,7 +200,7 @@ class MemoryMeter:
         self.peak_mib = max(self.peak_mib, sum(worker.memory.memory_mib or 0 for worker in workers))
 
     def _mark(self, worker: Worker, now: float) -> None:
-        reason = recycle_reason(self._settings_of(worker), worker.forked_at, worker.memory, now)
+        reason = recycle_reason(self._settings_of(worker), worker.forked_at, worker.memory, worker.launches, now)
         if reason is not None:
             worker.mark(reason)
             log.info("worker_to_be_recycled", worker=worker.worker_id, reason=str(reason), **_figures(worker))

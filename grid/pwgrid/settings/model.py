@@ -60,7 +60,8 @@ NO_POOL: Final = f"{', '.join(WORKERS)}: one of them must be at least 1"
 """Why a configuration without any worker is refused."""
 
 LAUNCHES: Final = 1000
-"""The lifetime of a worker whose sessions each get a browser of their own, where nothing else is set."""
+"""After so many own browsers a worker is recycled, where nothing else is set: it is the lifetime of one whose sessions
+all have their own."""
 
 _PREFIXED: Final = frozenset({"host", "port", "prefer", "token", "token_file", "runtime_dir", POOLS})
 """These names are too general for environment variables without our prefix."""
@@ -146,7 +147,9 @@ class Settings(BaseModel, frozen=True):
     max_concurrent_sessions: value_types.Slots = setting(5, "workers", "proxy", "worker")
     """Slots of each worker."""
     max_lifetime_sessions: value_types.Lifetime = setting(50, "workers", "proxy", "worker")
-    """Sessions after which a worker is recycled; with isolation browser launches of own browsers, by default 1000."""
+    """Sessions in a shared browser until a worker is recycled; with isolation browser own browsers, by default 1000."""
+    max_launches: value_types.Count = setting(LAUNCHES, "workers", "master")
+    """Own browsers of sessions beside a shared one until a worker is recycled; 0: any number."""
     isolation: Isolation = setting(Isolation.CONTEXT, "workers", "worker")
     """What clients get that ask for nothing: a context of a shared browser, an own browser, or an own worker."""
     warm_browsers: value_types.Warm = setting(2, "workers", "worker")

@@ -72,6 +72,7 @@ def examine(loaded: Loaded) -> Iterator[Finding]:
     yield _headed(settings, places)
     yield _sandbox(settings, places.root)
     yield _confinement(settings)
+    yield _processors(places.root)
     yield from _room(settings, places.root)
     yield _redis(loaded)
     yield _port(settings)
@@ -178,6 +179,30 @@ def _confinement(settings: Settings) -> Finding:
     if not is_confined(settings):
         return Finding("confinement", "warn", f"{found}; it is off", "unset CONFINE")
     return Finding("confinement", "good", f"{found}; it is {settings.confine}")
+
+
+def _processors(root: Path) -> Finding:
+    """Whether the kernel gives each browser one share of the processors: then one with many threads does not slow the
+    others (docs/isolation.md)."""
+    switch = text_of(root / "proc/sys/kernel/sched_autogroup_enabled")
+    if switch == "1" and not _has_cpu_group(root):
+        return Finding("processors", "good", "shared by browsers, however many threads each has (autogroup)")
+    why, to_do = "the kernel makes no groups of processes (autogroup)", "a kernel with CONFIG_SCHED_AUTOGROUP"
+    if switch == "1":
+        why = "a cgroup for processors is here, in which it makes no groups (autogroup)"
+        to_do = "a host of their own for clients that must not be slowed, or a grid outside of such a cgroup"
+    elif switch == "0":
+        to_do = "sysctl -w kernel.sched_autogroup_enabled=1"
+    return Finding("processors", "warn", f"shared by threads, so that a browser with many slows others: {why}", to_do)
+
+
+def _has_cpu_group(root: Path) -> bool:
+    """Whether this process is in a cgroup that is for processors, too, other than the first of all."""
+    membership = root / "proc/self/cgroup"
+    if any((group / "cpu.weight").exists() for group in own_cgroups(root / "sys/fs/cgroup", membership)):
+        return True
+    lines = (line.split(":", 2) for line in text_of(membership).splitlines())
+    return any("cpu" in controllers.split(",") and path != "/" for _, controllers, path in lines)  # cgroups (v1)
 
 
 def _room(settings: Settings, root: Path) -> Iterator[Finding]:

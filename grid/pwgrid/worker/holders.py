@@ -15,7 +15,7 @@ from pwgrid.common.profiles import Profile
 from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.session_lifecycle import HeldAs, SessionStatus, how_ended
 from pwgrid.common.types import Protocol
-from pwgrid.registry.records import EXPIRES_AT, PROFILE, TOKEN, TOKEN_ID
+from pwgrid.registry.records import EXPIRES_AT, LIFETIME_TAKEN, PROFILE, TOKEN, TOKEN_ID
 
 
 @dataclass(slots=True)
@@ -39,6 +39,12 @@ class Holder:
     @property
     def takes_slot(self) -> bool:
         return True
+
+    @property
+    def takes_lifetime(self) -> bool:
+        """Whether it counts towards the lifetime of its worker. What comes with a lease does not, as it takes no slot,
+        nor does what has its own browser beside a shared one (pwgrid/proxy/policy/own_browser.py)."""
+        return self.takes_slot and self.client_fields.get(LIFETIME_TAKEN) != "0"
 
 
 @dataclass(frozen=True, slots=True)

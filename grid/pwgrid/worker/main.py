@@ -461,6 +461,8 @@ class Worker:
             view["suspect"] = self._shown_suspicion
         if slots.own_browsers:
             view["ownBrowsers"] = slots.own_browsers
+        if slots.launches:
+            view["launches"] = slots.launches
         if kept := slots.kept():
             assert kept[0].kept is not None
             view |= {"kept": len(kept), "oldestKept": {"session": kept[0].id, "since": kept[0].kept.since}}

@@ -380,6 +380,7 @@ class Sessions:
             self._take_back(session_id)
         match error:
             case None:
+                self._slots.launched(client.session)
                 self._hand_over(replace(client, deadline=min(own.until, waits.promised)))
                 if end is not None:
                     self.end(session_id, *end)

@@ -24,7 +24,8 @@ class Slots:
     """The live sessions and the leases of one worker, whose `status` says whether it admits any.
 
     `live` has the sessions and `held` the leases, by their ids; each lease keeps its slot. `max_lifetime` is a number
-    of sessions; a lease counts as one, however many clients come with it. Calls `on_freed` when a slot comes free after
+    of sessions; a lease counts as one, however many clients come with it. What takes none of the lifetime has its own
+    browser, and counts among `launches`. Calls `on_freed` when a slot comes free after
     an offer was refused for want of one, or when a suspicion is over for which one was refused.
     """
 
@@ -36,6 +37,8 @@ class Slots:
         self.live: dict[str, LiveSession] = {}
         self.held: dict[str, Lease] = {}
         self.lifetime = 0
+        self.launches = 0
+        """Own browsers that sessions have got, but for those sessions that the lifetime counts."""
         self._suspicion: str | None = None
         self._expected: set[str] = set()
         self._has_refused = True
@@ -111,13 +114,16 @@ class Slots:
     def admit(self, session: LiveSession) -> None:
         """Takes a session into a slot of its own, or into that of its lease."""
         self.live[session.id] = session
-        if session.takes_slot:
-            self.lifetime += 1
+        self.lifetime += session.takes_lifetime
 
     def hold(self, lease: Lease) -> None:
         """Keeps a slot for a lease."""
         self.held[lease.id] = lease
-        self.lifetime += 1
+        self.lifetime += lease.takes_lifetime
+
+    def launched(self, session: LiveSession) -> None:
+        """Counts the own browser that a session has got."""
+        self.launches += not session.takes_lifetime
 
     def expect(self, leases: Mapping[str, float]) -> None:
         """Called when a drain begins. `leases` maps sessions and leases that are on their way to the seconds for which
@@ -130,8 +136,8 @@ class Slots:
         """Undoes the admission of a session that the browser server did not get, or of a lease that no proxy kept, also
         in `lifetime`."""
         holder = self.free(holder_id)
-        if holder is not None and holder.takes_slot:
-            self.lifetime -= 1
+        if holder is not None:
+            self.lifetime -= holder.takes_lifetime
 
     def free(self, holder_id: str) -> Holder | None:
         """Frees the slot of the session or lease, and returns it; None if it is not here (any more)."""

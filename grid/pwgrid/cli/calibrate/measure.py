@@ -81,6 +81,7 @@ def settings_for(asked: CalibrateOptions) -> dict[str, object]:
     return {
         "max_concurrent_sessions": max(asked.most_clients, TOGETHER),
         "max_lifetime_sessions": NEVER,
+        "max_launches": 0,
         "max_worker_memory_mib": 0,
         "max_worker_memory_hard_mib": 0,
         "max_worker_age": 0,

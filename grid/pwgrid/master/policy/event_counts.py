@@ -11,6 +11,7 @@ from pwgrid.common.reasons import Reason, WorkerEnd
 
 RECYCLES: Final = (
     WorkerEnd.LIFETIME,
+    WorkerEnd.LAUNCHES,
     WorkerEnd.MEMORY,
     WorkerEnd.AGE,
     WorkerEnd.CANARY,

@@ -1,5 +1,5 @@
-"""Decides when a worker is replaced or killed for its memory or age, when the host is short of memory, and for how many
-more workers it has room.
+"""Decides when a worker is replaced or killed for its memory, age or launches, when the host is short of memory, and
+for how many more workers it has room.
 
 The RSS of a worker's tree is read at each sample. What the tree really takes (PSS, USS) costs the kernel 15 to 30 µs
 for each MiB, so it is read only every twelfth sample, at least each minute, and at once when it could be over a limit,
@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pwgrid.common.reasons import Reason, WorkerEnd
+from pwgrid.common.types import Isolation
 from pwgrid.settings.model import Settings
 
 SAMPLES_OVER: Final = 2
@@ -90,14 +91,27 @@ def _lower_limit_mib(settings: Settings) -> int:
     return settings.max_worker_memory_mib or settings.max_worker_memory_hard_mib
 
 
-def recycle_reason(settings: Settings, started_at: float, memory: Footprint, now: float) -> Reason[WorkerEnd] | None:
+def recycle_reason(
+    settings: Settings, started_at: float, memory: Footprint, launches: int, now: float
+) -> Reason[WorkerEnd] | None:
     """Why a worker of a pool with these settings should be replaced, or None. `started_at` and `now` are monotonic
-    seconds. The plan replaces such workers one at a time."""
+    seconds, `launches` the own browsers that its lifetime does not count. The plan replaces such workers one at a
+    time."""
     if memory.samples_over >= SAMPLES_OVER:
         return Reason(WorkerEnd.MEMORY, f"{memory.memory_mib} MiB, the limit is {settings.max_worker_memory_mib} MiB")
     if now >= expires_at(settings, started_at):
         return Reason(WorkerEnd.AGE, f"older than {settings.max_worker_age:g} s")
+    if launches >= most_launches(settings):
+        return Reason(WorkerEnd.LAUNCHES, f"{launches} own browsers, the limit is {most_launches(settings)}")
     return None
+
+
+def most_launches(settings: Settings) -> float:
+    """How many own browsers a worker launches that its lifetime does not count, or infinity. Where all sessions have
+    their own the lifetime is such a number itself: only those are not in it that come with one and the same lease."""
+    if settings.isolation is Isolation.BROWSER:
+        return settings.max_lifetime_sessions
+    return settings.max_launches or math.inf
 
 
 def expires_at(settings: Settings, started_at: float) -> float:

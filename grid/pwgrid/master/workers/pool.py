@@ -58,6 +58,7 @@ class WorkerOfPool(Protocol):
 
     active: int
     lifetime: int
+    launches: int
     counted_at: float
 
 
@@ -187,7 +188,7 @@ class Pool:
             now,
             worker.forked_at,
             served_s,
-            worker.lifetime,
+            worker.lifetime + worker.launches,
         )
 
     def died(
@@ -215,11 +216,15 @@ class Pool:
         self.starts_s.append(seconds)
         self.tally.launch.observe(seconds)
 
-    def count_sessions(self, worker: WorkerOfPool, lifetime: int, now: float) -> None:
-        """Take in the number of sessions that one of its workers reports to have had so far."""
-        if lifetime > worker.lifetime and worker.counted_at <= now:  # sessions under another master are not new
-            self.rate.count(lifetime - worker.lifetime, worker.counted_at, now)
-        worker.lifetime, worker.counted_at = lifetime, now
+    def count_sessions(self, worker: WorkerOfPool, lifetime: int, launches: int, now: float) -> None:
+        """Take in how many sessions one of its workers reports to have had so far: those of its lifetime, and launches
+        for others, which use no worker up and so call for no spare."""
+        if worker.counted_at <= now:  # sessions under another master are not new
+            if lifetime > worker.lifetime:
+                self.rate.count(lifetime - worker.lifetime, worker.counted_at, now)
+            if launches > worker.launches:
+                self._used_at = now
+        worker.lifetime, worker.launches, worker.counted_at = lifetime, launches, now
 
     def status_reply(self) -> dict[str, Any]:
         """What operators see of it."""
@@ -286,4 +291,4 @@ class Pool:
     def _is_proof(self, worker: WorkerOfPool, now: float) -> bool:
         served_s = now - worker.warm_since
         started_since = worker.forked_at >= self.backoff.died_at
-        return started_since and self.backoff.is_healthy(served_s, worker.lifetime)
+        return started_since and self.backoff.is_healthy(served_s, worker.lifetime + worker.launches)

@@ -80,7 +80,8 @@ class Worker:
     `child` is its process, `link` the control link to it, and `ipc` the master's copy of the IPC link to its browser
     server, which so outlives the process; an adopted worker sends it when it reconnects. `runs`: the names, runs and
     label keys of the clients in its slots, as far as these gave any. `settings` and `code` are digests of those it was
-    forked with, `launched` is what it reported of its browser. `counted_at`: when it last reported `lifetime`.
+    forked with, `launched` is what it reported of its browser. `launches` are own browsers that `lifetime` does not
+    count; `counted_at`: when it last reported both.
     `recycle`: why it should be replaced. `late` fires at `life.ready_by`.
     """
 
@@ -101,6 +102,7 @@ class Worker:
     warm_since: float = math.inf
     active: int = 0
     lifetime: int = 0
+    launches: int = 0
     counted_at: float = math.inf
     slots: int = 0
     runs: list[dict[str, Any]] = field(default_factory=list)
@@ -161,6 +163,7 @@ class Worker:
             "ownBrowsers": self.own_browsers,
             "kept": self.kept,
             "lifetime": self.lifetime,
+            "launches": self.launches,
             "slots": self.slots,
             "startedAt": self.child.started_at,
             "rssMib": self.memory.rss_mib,
@@ -277,7 +280,8 @@ class Worker:
                 self.kept = validate_reports.count(data.get("kept"))
                 self.oldest_kept = validate_reports.kept_session(data.get("oldestKept"))
                 self.suspicion = validate_reports.sentence(data.get("suspect"), "") or None
-                self.pool.count_sessions(self, validate_reports.count(data.get("lifetime")), now)
+                lifetime, launches = (validate_reports.count(data.get(name)) for name in ("lifetime", "launches"))
+                self.pool.count_sessions(self, lifetime, launches, now)
             case {"t": "stopping"} if life.status in BEFORE_A_DRAIN:
                 self._do(life.says(WorkerEvent.DRAINS, _STOPPING, now, settings))
             case {"t": "event", "name": "launched", "data": data}:

@@ -31,7 +31,7 @@ from pwgrid.proxy.policy.connect_request import run_name
 from pwgrid.proxy.policy.devtools_request import CDP_PATH, check_browser_type
 from pwgrid.proxy.policy.launch_options import LaunchOptions
 from pwgrid.proxy.policy.own_browser import check as check_isolation
-from pwgrid.proxy.policy.own_browser import isolation_of, own_browser
+from pwgrid.proxy.policy.own_browser import isolation_of, own_browser, takes_lifetime
 from pwgrid.proxy.policy.profile_request import asked_profile
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.policy.session_caps import caps_of
@@ -151,7 +151,8 @@ def _claim(gateway: Gateway, wanted: models.Borrow, identity: Identity, client: 
         check_browser_type(key.browser_type)
     profile = asked_profile(wanted.profile or "", gateway.settings.profiles, identity, is_cdp=True)
     check_isolation(offered, wanted.isolation)
-    isolation = isolation_of(offered, own_browser(offered, wanted.isolation, LaunchOptions(), ""))
+    own = own_browser(offered, wanted.isolation, LaunchOptions(), "")
+    isolation = isolation_of(offered, own)
     fields = {
         records.LABELS: wanted.label_key.strip(),
         records.LABEL_KEY: str(key),
@@ -160,6 +161,7 @@ def _claim(gateway: Gateway, wanted: models.Borrow, identity: Identity, client: 
         records.TOKEN: identity.name,
         records.PROFILE: profile.name if profile else "",
         records.ISOLATION: "" if isolation is Isolation.CONTEXT else isolation.value,
+        records.LIFETIME_TAKEN: "" if takes_lifetime(offered, own) else "0",
     }
     claim = Claim(
         kind=HeldAs.LEASE,

@@ -106,7 +106,9 @@ SLOTS: Final = gauge(
     (*POOL, "state"),
 )
 ACTIVE: Final = gauge("pwgrid_active_sessions", _R, "Live sessions", POOL)
-LIFETIME: Final = gauge("pwgrid_lifetime_sessions", _R, "Sessions that the present workers have had", POOL)
+LIFETIME: Final = gauge(
+    "pwgrid_lifetime_sessions", _R, "Sessions that count towards the lifetimes of the present workers", POOL
+)
 WAITING: Final = gauge("pwgrid_clients_waiting", _P, "Clients in the queue", POOL)
 
 SESSIONS: Final = counter(
@@ -233,7 +235,9 @@ PROCESS: Final = [
 
 WORKER_ACTIVE: Final = gauge("pwgrid_worker_active_sessions", _R, "Live sessions of one worker", WORKER)
 WORKER_SLOTS: Final = gauge("pwgrid_worker_slots", _R, "Sessions that one worker takes at once; 0 for a spare", WORKER)
-WORKER_LIFETIME: Final = gauge("pwgrid_worker_lifetime_sessions", _R, "Sessions that one worker has had", WORKER)
+WORKER_LIFETIME: Final = gauge(
+    "pwgrid_worker_lifetime_sessions", _R, "Sessions that count towards the lifetime of one worker", WORKER
+)
 WORKER_MEMORY: Final = gauge("pwgrid_worker_memory_bytes", _R, "RSS of the worker and its browser", WORKER)
 ONLY_BY_WORKER: Final = (WORKER_ACTIVE, WORKER_SLOTS, WORKER_LIFETIME, WORKER_MEMORY)
 

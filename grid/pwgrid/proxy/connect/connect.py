@@ -465,6 +465,7 @@ def _fields(wanted: ConnectRequest) -> dict[str, str]:
         records.NAME: wanted.name,
         records.TOKEN: wanted.identity.name,
         records.ISOLATION: "" if wanted.isolation is Isolation.CONTEXT else wanted.isolation.value,
+        records.LIFETIME_TAKEN: "" if wanted.takes_lifetime else "0",
         records.PROFILE: wanted.own.profile.name if wanted.own and wanted.own.profile else "",
         records.PROTOCOL: "" if wanted.protocol is Protocol.PLAYWRIGHT else wanted.protocol.value,
     }

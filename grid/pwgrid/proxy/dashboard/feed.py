@@ -30,7 +30,7 @@ from pwgrid.proxy.policy.page_content import Event, Sources, View, changes, happ
 from pwgrid.proxy.policy.refusal import registry_away
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue
-from pwgrid.registry.records import OF_LEASE, Activity, SessionRecord
+from pwgrid.registry.records import LIFETIME_TAKEN, OF_LEASE, Activity, SessionRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
 
@@ -183,6 +183,8 @@ class ShownSessions:
         found = await registry.session_records(unread)
         self._touched -= touched
         unread_ids = frozenset(unread)
+        if before is not None:  # in its worker another may have ended when it began, which the next look sees
+            self._touched |= {key for key, each in found.items() if key not in self._records and _is_uncounted(each)}
         known = {key: each for key, each in self._records.items() if key in wanted and key not in unread_ids}
         self._records = known | found
         self.rows = {key: found[key].as_json() if key in found else self.rows[key] for key in self._records}
@@ -193,12 +195,13 @@ class ShownSessions:
 
     def _unsure(self, before: Activity, after: Activity) -> list[str]:
         """Returns the fields of the workers that may have other live sessions than before. A session that begins raises
-        its worker's lifetime. What does not show in counters is a pending one that is rolled back, and one that came
-        with a lease."""
+        its worker's lifetime. What does not show in counters is a pending one that is rolled back, one that came with a
+        lease, and one that takes no lifetime if another one has ended since."""
         unsure = {
             f"{each.browser_type}:{each.worker_id}"
             for each in self._records.values()
-            if each.status in LIVE and (each.status == SessionStatus.PENDING or each.extra.get(OF_LEASE))
+            if each.status in LIVE
+            and (each.status == SessionStatus.PENDING or each.extra.get(OF_LEASE) or _is_uncounted(each))
         }
         return [
             field
@@ -225,6 +228,11 @@ class ShownSessions:
 
 def _may_be_kept(record: SessionRecord) -> bool:
     return record.status in LIVE and record.protocol == Protocol.CDP
+
+
+def _is_uncounted(record: SessionRecord) -> bool:
+    """Whether its begin has changed no lifetime."""
+    return record.status in LIVE and record.extra.get(LIFETIME_TAKEN) == "0"
 
 
 @dataclass(eq=False)

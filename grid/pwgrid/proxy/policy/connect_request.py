@@ -41,6 +41,7 @@ from pwgrid.proxy.policy.own_browser import (
     isolation_of,
     own_browser,
     pool_with,
+    takes_lifetime,
 )
 from pwgrid.proxy.policy.profile_request import asked_profile, not_with_lease
 from pwgrid.proxy.policy.refusal import CLIENT_URL, Refusal, bad_handshake, nothing_at, other_version
@@ -141,6 +142,8 @@ class ConnectRequest:
     own: OwnBrowser | None = None
     """The browser that it gets for itself; None for the one of its worker."""
     isolation: Isolation = Isolation.CONTEXT
+    takes_lifetime: bool = True
+    """Whether it counts towards the lifetime of its worker."""
     protocol: Protocol = Protocol.PLAYWRIGHT
     keep_s: float = 0.0
     """How long its browser is kept when its last client has gone; 0: not at all."""
@@ -220,6 +223,7 @@ def decide(
         label_key=str(label_key or ""),
         own=own,
         isolation=isolation_of(offered, own),
+        takes_lifetime=takes_lifetime(offered, own),
         protocol=protocol,
         keep_s=keep_s,
         session_id=session_id,

@@ -103,6 +103,15 @@ def isolation_of(pool: PoolView, own: OwnBrowser | None) -> Isolation:
     return Isolation.CONTEXT if own is None else Isolation.BROWSER
 
 
+def takes_lifetime(pool: PoolView, own: OwnBrowser | None) -> bool:
+    """Whether a session, or a lease, counts towards the lifetime of its worker: for so many sessions its browser is
+    shared, so one that has its own does not. Where every session has its own, the lifetime is a number of these.
+
+    This is the only place that decides it. The record says it (LIFETIME_TAKEN); scripts and workers go by that.
+    """
+    return own is None or pool.isolation != Isolation.CONTEXT
+
+
 def asked_network(headers: Headers) -> str:
     """Returns the client's exposeNetwork, which Playwright sends in a header of its own, empty for none."""
     return next(filter(None, (each.strip() for each in headers.get_all("x-playwright-proxy"))), "")

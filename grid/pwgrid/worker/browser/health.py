@@ -3,7 +3,8 @@
 - Both are asked every few seconds. One that leaves a question unanswered is suspected, and hung once it was silent for
   WORKER_LOST_THRESHOLD.
 - The canary opens a page, regularly and at once on a sign: a client's page that does not come, a page whose process
-  could not be started, a failed handoff. A browser that fails CANARY_TRIES times in a row is sick.
+  could not be started, a failed handoff. A browser that fails CANARY_TRIES times in a row is sick. Tries that got no
+  answer in time while the host was short of processors do not count, up to BUSY_TRIES of them.
 
 While anything is suspected the worker takes no new client.
 """
@@ -20,6 +21,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from pwgrid.common.cpu_pressure import short_of_cpu_s
 from pwgrid.common.launch_failure import why
 from pwgrid.control.frozen_peer import LATE_S, FrozenPeerDetector
 from pwgrid.settings.model import Settings
@@ -27,6 +29,9 @@ from pwgrid.settings.model import Settings
 log = structlog.get_logger()
 
 CANARY_TRIES: Final = 2
+BUSY_TRIES: Final = 2
+"""To replace a browser because its host is busy makes that host busier, and costs those who wait for its pages."""
+
 REST_S: Final = 5.0
 """After a sign that turned out to be none: no further sign keeps clients away for so long. A page can make signs."""
 
@@ -35,6 +40,10 @@ _LONGEST_ASK_S: Final = 3.0
 _SHORTEST_SIGN_S, _LONGEST_SIGN_S = 2.0, 5.0
 _SHORTEST_TRY_S: Final = 2.0
 _SHORTEST_SILENCE_S: Final = 3.0
+_BUSY: Final = 0.75
+"""The part of a try for which a process has waited for a processor, from which on the host is short of them."""
+_LATE: Final = 0.9
+"""The part of a try's timeout from which on its failure is one to answer in time."""
 
 
 class Asked(StrEnum):
@@ -82,6 +91,10 @@ class CanaryResult:
     error: str
     duration_ms: int
 
+    def is_late(self, timeout_s: float) -> bool:
+        """Whether it failed only because nothing came within `timeout_s`."""
+        return not self.ok and self.duration_ms >= timeout_s * 1000 * _LATE
+
 
 Answer = AbstractContextManager["asyncio.Future[dict[str, Any]]"]
 """To a question. The future gets it; nobody waits for it after the block."""
@@ -106,8 +119,15 @@ class BrowserHealth:
     """The health of one browser and its server. Calls `on_suspicion` with each change: why no new client should come
     now, or None if one may."""
 
-    def __init__(self, server: AskedServer, times: HealthTimes, on_suspicion: Callable[[str | None], None]) -> None:
+    def __init__(
+        self,
+        server: AskedServer,
+        times: HealthTimes,
+        on_suspicion: Callable[[str | None], None],
+        short_of_cpu_s: Callable[[], float | None] = short_of_cpu_s,
+    ) -> None:
         self.times = times
+        self._short_of_cpu_s = short_of_cpu_s
         self._server = server
         self._on_suspicion = on_suspicion
         self._loop = asyncio.get_running_loop()
@@ -163,27 +183,46 @@ class BrowserHealth:
         """Opens a page every `canary_interval_s`, a bit more or less: else the workers of a host, which start together,
         would do it together. And at once on a sign.
 
-        Returns the last error when CANARY_TRIES in a row have failed, or None when the browser or its server is gone,
-        which others report. Calls `on_tried` after each try, except when the browser is gone."""
+        Returns the last error when CANARY_TRIES in a row have failed, without those that do not count; None when the
+        browser or its server is gone, which others report. Calls `on_tried` after each try, except when the browser is
+        gone."""
         while True:
             sign = await self._next_sign()
             if sign is not None:
                 self._doubt(_CANARY, sign)
             timeout_s = self.times.canary_timeout_s if sign is None else self.times.try_s
-            for tries_left in reversed(range(CANARY_TRIES)):
-                result = await self._server.canary(timeout_s)
-                if self._server.is_gone:
-                    return None
-                on_tried(result)
-                if result.ok:
-                    break
-                log.warning("canary_failed", error=result.error, ms=result.duration_ms)
-                self._doubt(_CANARY, f"the canary failed: {why(result.error)}")
-                if not tries_left:
-                    return result.error
+            error = await self._try(timeout_s, on_tried)
+            if error is not None or self._server.is_gone:
+                return error
             self._trust(_CANARY)
             if sign is not None:
                 self._rests_until = self._loop.time() + REST_S
+
+    async def _try(self, timeout_s: float, on_tried: Callable[[CanaryResult], None]) -> str | None:
+        """Has the canary open a page until it does, or the browser is gone; returns the last error if it is sick."""
+        counted = excused = 0
+        while True:
+            short_before_s = self._short_of_cpu_s()
+            result = await self._server.canary(timeout_s)
+            if self._server.is_gone:
+                return None
+            on_tried(result)
+            if result.ok:
+                return None
+            is_busy = result.is_late(timeout_s) and self._was_busy(short_before_s, timeout_s)
+            log.warning("canary_failed", error=result.error, ms=result.duration_ms, host_is_busy=is_busy)
+            self._doubt(_CANARY, f"the canary failed: {why(result.error)}")
+            if is_busy and excused < BUSY_TRIES:
+                excused += 1
+            else:
+                counted += 1
+            if counted == CANARY_TRIES:
+                return result.error
+
+    def _was_busy(self, short_before_s: float | None, seconds: float) -> bool:
+        """Whether the host was short of processors for most of the last `seconds`."""
+        short_s = self._short_of_cpu_s()
+        return short_before_s is not None and short_s is not None and short_s - short_before_s >= seconds * _BUSY
 
     async def _next_sign(self) -> str | None:
         """Waits for a sign, and returns it; None if it is time to try the browser anyway."""

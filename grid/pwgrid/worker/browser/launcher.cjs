@@ -44,6 +44,7 @@ const { PlaywrightConnection } = require('./sessions/playwright_front.cjs');
 const { loadDriver } = require('./playwright/driver.cjs');
 const { watchServers } = require('./playwright/servers.cjs');
 const { succeedAtOptional } = require('./playwright/stock_firefox.cjs');
+const { webSocketOf } = require('./playwright/web_sockets.cjs');
 const { INTERNAL_ERROR, Session } = require('./sessions/session.cjs');
 const { watchTimeouts } = require('./sessions/session_timeouts.cjs');
 const { Unit } = require('./units/unit.cjs');
@@ -345,7 +346,7 @@ async function launchUnit(isShared, { browser = null, ...wished } = {}, profile 
   }
   // Runs after Playwright's own listener, which upgrades synchronously.
   unit.httpServer.on('upgrade', (request, socket) => {
-    socket[kConnection]?.upgraded(socket[symbolOf(socket, 'websocket')]);
+    socket[kConnection]?.upgraded(webSocketOf(socket));
   });
   return unit;
 }

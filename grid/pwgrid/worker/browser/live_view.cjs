@@ -9,7 +9,8 @@
 const fs = require('node:fs');
 const net = require('node:net');
 
-const { hasOwnSessions, whyNotShown } = require('./playwright/screencasts.cjs');
+const { detach, sessionIn, tell } = require('./playwright/cdp_sessions.cjs');
+const { hasOthers, hasOwnSessions, whyNotShown } = require('./playwright/screencasts.cjs');
 
 const { listen } = net.Server.prototype; // as it is before launcher.cjs keeps clients from listening
 
@@ -257,11 +258,10 @@ class OwnCast extends Cast {
   }
 
   async begin() {
-    const { _session } = await this.page.browserContext.newCDPSession(this.page);
-    this.session = _session;
+    this.session = sessionIn(await this.page.browserContext.newCDPSession(this.page));
     if (this.isOver)
-      return void this.detach();
-    _session.on('Page.screencastFrame', frame => this.came(frame));
+      return detach(this.session);
+    this.session.on('Page.screencastFrame', frame => this.came(frame));
     this.start();
     this.untilFirst();
   }
@@ -277,11 +277,11 @@ class OwnCast extends Cast {
 
   start() {
     const options = { format: 'jpeg', quality: QUALITY, maxWidth: SIZE.width, maxHeight: SIZE.height };
-    this.session._sendMayFail('Page.startScreencast', options);
+    tell(this.session, 'Page.startScreencast', options);
   }
 
   restart() {
-    this.session._sendMayFail('Page.stopScreencast');
+    tell(this.session, 'Page.stopScreencast');
     this.start();
   }
 
@@ -297,19 +297,13 @@ class OwnCast extends Cast {
       this.take(Buffer.from(data, 'base64'));
     }
     this.settleSoon();
-    this.nextTurn(this.frameMs).then(() => this.session._sendMayFail('Page.screencastFrameAck', { sessionId }));
+    this.nextTurn(this.frameMs).then(() => tell(this.session, 'Page.screencastFrameAck', { sessionId }));
   }
 
   end() {
     this.isOver = true;
     if (this.session)
-      this.detach();
-  }
-
-  // Playwright's own `detach` first asks the page, which may be busy for ever.
-  detach() {
-    const { _parentSession, _sessionId } = this.session;
-    _parentSession._sendMayFail('Target.detachFromTarget', { sessionId: _sessionId });
+      detach(this.session);
   }
 }
 
@@ -342,7 +336,7 @@ class SharedCast extends Cast {
   // The browser sends the next frame when this promise is kept, or the session's own client has asked for it.
   came({ buffer }) {
     this.take(buffer);
-    const isShared = this.page.screencast._clients?.size > 1;
+    const isShared = hasOthers(this.page);
     this.isSettled ||= isShared; // to begin anew would disturb the others
     this.settleSoon();
     return this.nextTurn(isShared ? PATIENT_MS : this.frameMs);

@@ -1,6 +1,8 @@
 // Lists the pages of a CDP session's browser for the live view (live_view.cjs): Playwright is not attached to them, so it knows none.
 'use strict';
 
+const { attach } = require('../playwright/cdp_sessions.cjs');
+
 class CdpPages {
   // `browser`: Playwright's own, which tells its root session of all pages (browser_signs.cjs)
   constructor(browser) {
@@ -42,7 +44,7 @@ class CdpPage {
     this.address = '';
     this.isGone = false;
     this.browserContext = {
-      newCDPSession: async () => (await browser._clientRootSession()).attachToTarget(targetId),
+      newCDPSession: () => attach(browser, targetId),
     };
   }
 

@@ -2,6 +2,8 @@
 // of it, and who holds new pages would hold it, so its events are kept from them.
 'use strict';
 
+const { attach, sessionIn } = require('../playwright/cdp_sessions.cjs');
+
 const EVENT_OF_TARGETS = '{"method":"Target.';
 
 class HiddenPage {
@@ -35,7 +37,7 @@ class HiddenPage {
     this.ids.push(browserContextId);
     const { targetId } = await root.send('Target.createTarget', { url: 'about:blank', browserContextId });
     this.ids.push(targetId); // some events name this alone
-    const { _session: page } = await (await this.browser._clientRootSession()).attachToTarget(targetId);
+    const page = sessionIn(await attach(this.browser, targetId));
     const { result } = await page.send('Runtime.evaluate', { expression: '6 * 7' });
     if (result.value !== 42)
       throw new Error('the browser cannot compute 6 * 7');

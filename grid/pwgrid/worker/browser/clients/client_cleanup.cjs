@@ -20,8 +20,10 @@ const { ENDS_THE_SESSION, isWellFormed, judge, judgeNavigation } = require('../g
 const { override } = require('../override.cjs');
 const { browserTypeOf, overrideDownloads, viewForReuse } = require('../playwright/browsers.cjs');
 const { hasCallsUnderWay } = require('../playwright/calls.cjs');
+const { idOf, sessionIn } = require('../playwright/cdp_sessions.cjs');
 const { closeAnyway, closeToTheEnd, withoutVideo } = require('../playwright/contexts.cjs');
 const { connectNetworks } = require('../playwright/servers.cjs');
+const { streamOf } = require('../playwright/streams.cjs');
 const { WaitInfo, waitInfoOf } = require('../playwright/wait_info.cjs');
 const { INTERNAL_ERROR } = require('../sessions/session.cjs');
 const { SessionDirectories } = require('./session_directories.cjs');
@@ -165,12 +167,11 @@ class Client {
       this.ownCdpSession(dispatcher);
     else if (dispatcher._type === 'Page')
       boundComparisons(dispatcher);
-    else if (dispatcher._type === 'Stream')
-      this.ownStream(dispatcher._object.stream);
-    else if (dispatcher._type === 'WritableStream')
-      this.ownStream(dispatcher._object.streamOrDirectory);
     else if (dispatcher._type === 'Playwright')
       override(dispatcher, 'cleanup', cleanup => this.cleanup(cleanup));
+    const stream = streamOf(dispatcher);
+    if (stream)
+      this.ownStream(stream);
   }
 
   // Returns its pages by id, the newest last.
@@ -203,9 +204,8 @@ class Client {
         throw error;
       }
     });
-    const { _session } = dispatcher._object;
-    if (_session)
-      override(_session, 'send', (send, method, params) => this.recordMade(method, send(method, params)));
+    const session = sessionIn(dispatcher._object);
+    override(session, 'send', (send, method, params) => this.recordMade(method, send(method, params)));
   }
 
   // Returns `answer`, which makes what the CDP command has made a thing of this client.
@@ -218,10 +218,8 @@ class Client {
     return answer;
   }
 
-  // A stream that nobody reads keeps its file open, and the end of a video waits for it. Until 1.60 Playwright closes none.
+  // A stream that nobody reads keeps its file open, and the end of a video waits for it.
   ownStream(stream) {
-    if (typeof stream?.destroy !== 'function') // the path of a directory
-      return;
     if (this.isGone)
       return void stream.destroy();
     this.streams.add(stream);
@@ -514,7 +512,7 @@ class Clients {
       }));
     });
     wrap(browser, 'newBrowserCDPSession', (client, make) => client.track(make().then(session => { // it ends with no context
-      const { _sessionId: sessionId } = session._session;
+      const sessionId = idOf(sessionIn(session));
       client.madeOverCdp.set(sessionId, ['Target.detachFromTarget', { sessionId }]);
       return session;
     })));

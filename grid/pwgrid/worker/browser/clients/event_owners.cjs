@@ -2,6 +2,8 @@
 // takes.
 'use strict';
 
+const { contextOf } = require('../playwright/browsers.cjs');
+
 class EventOwners {
   // `clientOf(context)` returns the client that a Playwright context belongs to.
   constructor(browser, clientOf) {
@@ -15,8 +17,7 @@ class EventOwners {
     const { method, params, sessionId } = message;
     if (method === 'Target.attachedToTarget')
       this.contextIds.set(params.sessionId, params.targetInfo.browserContextId);
-    const context = this.browser._contexts?.get(this.contextIds.get(sessionId))
-      ?? this.browser._bidiPages?.get(params?.context)?._browserContext;
+    const context = contextOf(this.browser, this.contextIds.get(sessionId), params?.context);
     if (method === 'Target.detachedFromTarget')
       this.contextIds.delete(params.sessionId);
     return context && this.clientOf(context);

@@ -1,64 +1,41 @@
-// A program: loads the driver whose directory it is given, opens a page with it in a stand-in for a browser, and writes what the browser
-// server needs of its private objects and does not find: a JSON list, empty for a driver that is known (pwgrid/setup/drivers.py).
+// A program: writes what the browser server needs of the private objects of the driver whose directory it is given, and does not find: a JSON
+// list, empty for a driver that is known (pwgrid/setup/drivers.py). Fails with a line that says why, where the driver does not work at all.
 'use strict';
 
-const childProcess = require('node:child_process');
-const path = require('node:path');
-
-const { loadDriver } = require('./driver.cjs');
+const { lookAt } = require('./look_at_driver.cjs');
 const { missingIn } = require('./needs.cjs');
-const { watchServers } = require('./servers.cjs');
 
 const LIMIT_MS = 60_000;
-const STAND_IN = path.join(__dirname, 'stand_in_browser.cjs');
 
-async function objectsOf(core) {
-  const { spawn } = childProcess;
-  childProcess.spawn = (command, args, options) =>
-    command === process.execPath ? spawn(command, [STAND_IN], options) : spawn(command, args, options);
-  const driver = loadDriver(core);
-  const { playwright: { chromium }, PlaywrightServer, SocksProxy } = driver;
-  const found = { driver, PlaywrightServer, SocksProxy, socksProxy: new SocksProxy() };
-  watchServers(driver, browser => { found.browser = browser; });
-  const { listen } = PlaywrightServer.prototype;
-  PlaywrightServer.prototype.listen = function(...args) {
-    found.server = this;
-    return listen.apply(this, args);
-  };
-  const prototype = Object.getPrototypeOf(driver.connection);
-  const { registerDispatcher } = prototype;
-  prototype.registerDispatcher = function(dispatcher) {
-    if (this !== driver.connection) {
-      found.connection = this;
-      found[dispatcher._type] = dispatcher;
-    }
-    return registerDispatcher.call(this, dispatcher);
-  };
-  found.launched = await chromium.launchServer({ executablePath: process.execPath, chromiumSandbox: false });
-  const client = await chromium.connect(found.launched.wsEndpoint());
-  const context = await client.newContext();
-  const page = await context.newPage();
-  await context.newCDPSession(page);
-  found.context = found.BrowserContext?._object;
-  found.page = found.Page?._object;
-  found.transport = found.browser?._connection?._transport;
-  found.session = found.browser?._session;
-  found.rootSession = await found.browser?._clientRootSession();
-  return found;
+const found = {}; // the objects, by their names in needs.cjs
+let inBackground = null; // the last error there: a browser server goes on after such a one, too
+
+function end(missing) {
+  process.stdout.write(JSON.stringify(missing), () => process.exit(0));
+}
+
+// A driver that fails on the way may do so for want of what is missing in the objects up to there: that says more than its error.
+function endEarly(error) {
+  const missing = missingIn(found, Object.keys(found));
+  if (missing.length)
+    return end(missing);
+  process.stderr.write(`${firstLineOf(error)}\n`);
+  process.exit(1);
+}
+
+function firstLineOf(error) {
+  return String(error?.message ?? error).split('\n', 1)[0];
 }
 
 async function main() {
   setTimeout(() => {
-    process.stderr.write(`it opens no page within ${LIMIT_MS / 1000} s\n`);
-    process.exit(1);
+    endEarly(`it opens no page within ${LIMIT_MS / 1000} s${inBackground ? `: ${firstLineOf(inBackground)}` : ''}`);
   }, LIMIT_MS).unref();
-  const found = await objectsOf(process.argv[2]);
-  const missing = missingIn(found);
-  await found.launched.kill();
-  process.stdout.write(JSON.stringify(missing), () => process.exit(0));
+  process.on('uncaughtException', error => { inBackground = error; });
+  const launched = await lookAt(process.argv[2], found);
+  const missing = missingIn(found); // while all live
+  await Promise.all(launched.map(each => each.kill()));
+  end(missing);
 }
 
-main().catch(error => {
-  process.stderr.write(`${String(error?.message ?? error).split('\n', 1)[0]}\n`);
-  process.exit(1);
-});
+main().catch(endEarly);

@@ -16,4 +16,9 @@ function whyNotShown(page) {
   return typeof screencast?.addClient !== 'function' || /\{\s*\}$/.test(delegate.startScreencast) ? TOO_OLD : '';
 }
 
-module.exports = { hasOwnSessions, whyNotShown };
+// Whether somebody else has the screencast of a page that has one for all: a video or a trace of the session itself.
+function hasOthers({ screencast }) {
+  return screencast._clients.size > 1;
+}
+
+module.exports = { hasOthers, hasOwnSessions, whyNotShown };

@@ -2,6 +2,7 @@
 // said over it is the matter of a front (playwright_front.cjs, cdp_front.cjs).
 'use strict';
 
+const { answerNoPing, dropHalfMessage, halfMessageOf, isClosedByClient } = require('../playwright/web_sockets.cjs');
 const { GOING_AWAY, protocolError } = require('./session.cjs');
 const { Silence } = require('./session_timeouts.cjs');
 
@@ -44,7 +45,7 @@ class Connection {
   upgraded(ws) {
     this.ws = ws;
     this.silence = new Silence(this);
-    ws._autoPong = false;
+    answerNoPing(ws);
     ws.on('ping', data => this.pinged(data));
     ws.on('message', () => { this.halfSince = this.socket.bytesRead; });
     this.socket.on('data', () => this.countHalf());
@@ -53,7 +54,7 @@ class Connection {
     const { close, terminate } = ws;
     this.sendClose = (code, text) => close.call(ws, code, text);
     ws.close = (code, text) => {
-      if (ws._closeFrameReceived) {
+      if (isClosedByClient(ws)) {
         // Its slot is free as soon as the client has said goodbye: `ws` would wait up to 30 s for its end of the socket.
         // What the client has made is removed when the socket ends.
         this.socket.once('finish', () => this.socket.destroy());
@@ -102,10 +103,10 @@ class Connection {
   // A client may begin a message and never end it, and what it sends between its pieces keeps memory, too: a piece is part of what came
   // with it.
   countHalf() {
-    const { _bufferedBytes, _buffers, _fragments } = this.ws._receiver;
-    if (!_bufferedBytes && !_fragments.length)
+    const { isEmpty, pieces } = halfMessageOf(this.ws);
+    if (isEmpty)
       this.halfSince = this.socket.bytesRead;
-    this.halfBytes = this.socket.bytesRead - this.halfSince + PIECE_BYTES * (_buffers.length + _fragments.length);
+    this.halfBytes = this.socket.bytesRead - this.halfSince + PIECE_BYTES * pieces;
     if (this.halfBytes > COUNTED_FROM_BYTES)
       boundHalfMessages(this.session.connections);
   }
@@ -113,7 +114,7 @@ class Connection {
   // What it has sent of a message goes, and what it sends until its end is not kept.
   dropHalf() {
     this.socket.removeAllListeners('data').resume();
-    Object.assign(this.ws._receiver, { _buffers: [], _bufferedBytes: 0, _fragments: [] });
+    dropHalfMessage(this.ws);
     this.halfBytes = 0;
   }
 

@@ -7,6 +7,8 @@
 'use strict';
 
 const { COUNTED_FROM_BYTES, MOST_VALUES, MOST_VALUES_OF_BROWSER, tooManyValuesIn } = require('../guard/message_bounds.cjs');
+const { commandOf } = require('../playwright/browsers.cjs');
+const { takeAnySize } = require('../playwright/web_sockets.cjs');
 
 const MIB = 1024 * 1024;
 const ENDS_BYTES = 1024; // of a message that is dropped: its id and its session are in its first or last bytes
@@ -81,20 +83,20 @@ function lengthOf(chunks) {
 const RUNS_SCRIPT = /^(Runtime\.(evaluate|callFunction(On)?)|script\.(evaluate|callFunction))$/;
 
 // What Playwright gets in place of a message that is too long: an error for the one who asked; null if it is no answer.
-// `commandOf(id, sessionId)` returns which command a message answers, if that is known.
+// `methodOf(id, sessionId)` returns which command a message answers, if that is known.
 // Chromium: {"id":1,"result":{…},"sessionId":"A"}. Firefox: {"id":1,"sessionId":"A","result":{…}}, or over BiDi
 // {"type":"success","id":1,"result":{…}}. WebKit: {"result":{…},"id":1}. No page can write a quotation mark into these.
-function answerFor(head, tail, text, commandOf) {
+function answerFor(head, tail, text, methodOf) {
   const thrown = { exceptionDetails: { text } };
   const { id, sessionId, isBidi } = idOf(head, tail);
   if (!id)
     return null;
   if (isBidi) {
-    if (RUNS_SCRIPT.test(commandOf(id)))
+    if (RUNS_SCRIPT.test(methodOf(id)))
       return { type: 'success', id, result: { type: 'exception', ...thrown } };
     return { type: 'error', id, error: 'unknown error', message: text };
   }
-  const answer = RUNS_SCRIPT.test(commandOf(id, sessionId)) ? { result: thrown } : { error: { code: -32000, message: text } };
+  const answer = RUNS_SCRIPT.test(methodOf(id, sessionId)) ? { result: thrown } : { error: { code: -32000, message: text } };
   return { id, ...answer, ...sessionId && { sessionId } };
 }
 
@@ -121,10 +123,10 @@ class BrowserMessages {
   // Playwright's clients take no message above this (`maxPayload` of their WebSocket), so nothing is lost that one could get.
   static mostBytes = 256 * MIB;
 
-  constructor(connection, hooks) {
+  constructor(browser, hooks) {
     this.hooks = hooks;
-    this.connection = connection;
-    this.transport = connection._transport;
+    this.browser = browser; // Playwright's own
+    this.transport = browser._connection._transport;
     this.isBroken = false;
     this.isHeld = false;
     this.cdp = null; // of class CdpFront, which takes what is for its clients, unparsed
@@ -175,7 +177,7 @@ class BrowserMessages {
 
   // A WebSocket has limits of its own, at which it closes, and closes when Playwright fails at a message, too.
   ownWebSocket(ws) {
-    ws._receiver._maxPayload = 0;
+    takeAnySize(ws);
     ws._socket.on('data', () => this.heard());
     const { emit } = ws;
     ws.emit = (event, data, ...rest) => {
@@ -216,7 +218,7 @@ class BrowserMessages {
   // What a script gives its client is checked and copied value by value.
   tooManyValues(text) {
     const { id, sessionId } = idOf(text.slice(0, ENDS_BYTES), text.slice(-ENDS_BYTES));
-    const isOfScript = id && RUNS_SCRIPT.test(this.commandOf(id, sessionId));
+    const isOfScript = id && RUNS_SCRIPT.test(commandOf(this.browser, id, sessionId));
     return tooManyValuesIn(text, isOfScript ? MOST_VALUES : MOST_VALUES_OF_BROWSER);
   }
 
@@ -227,15 +229,9 @@ class BrowserMessages {
 
   drop(head, tail, bytes, why) {
     this.hooks.onDropped(named(head), bytes);
-    const answer = answerFor(head, tail, why, (...asked) => this.commandOf(...asked));
+    const answer = answerFor(head, tail, why, (...asked) => commandOf(this.browser, ...asked));
     if (answer && !this.cdp?.takes(Buffer.from(JSON.stringify(answer))))
       setImmediate(() => this.handle(this.transport.onmessage, answer));
-  }
-
-  commandOf(id, sessionId = '') {
-    const { _sessions, browserSession, _browsingContextToSession } = this.connection;
-    const sessions = _sessions ? [_sessions.get(sessionId)] : [browserSession, ..._browsingContextToSession?.values() ?? []];
-    return sessions.map(each => each?._callbacks.get(id)).find(each => each)?.error.method;
   }
 }
 

@@ -2,6 +2,8 @@
 // from that its worker decides (pwgrid/worker/browser/health.py).
 'use strict';
 
+const { questionFor } = require('../playwright/browsers.cjs');
+
 const TICK_MS = 500;
 // Calls of clients for which the browser makes a context or a page.
 const MAKES_PAGES = new Set(['newContext', 'newContextForReuse', 'newPage']);
@@ -40,7 +42,7 @@ class BrowserSigns {
 
   // Done when the browser has answered a question; an error is an answer, too. Fails when its connection is over.
   async ask() {
-    const [session, ...question] = cheapestQuestion(this.browser);
+    const [session, ...question] = questionFor(this.browser);
     await session.send(...question).catch(error => {
       if (error.type !== 'error')
         throw error;
@@ -152,17 +154,6 @@ class BrowserSigns {
     });
     session.send('Target.setDiscoverTargets', { discover: true, filter: [{ type: 'page' }] }).catch(() => {}); // the browser has ended
   }
-}
-
-// By the class of Playwright's browser: the session with the browser itself, and what it is asked.
-function cheapestQuestion(browser) {
-  if (browser._bidiOptions)
-    return [browser._browserSession, 'session.status', {}]; // Firefox over WebDriver BiDi
-  if (browser._browserSession)
-    return [browser._browserSession, 'Playwright.getInfo']; // WebKit
-  if (browser._session)
-    return [browser._session, 'Browser.getVersion']; // Chromium
-  return [browser.session, 'Browser.getInfo']; // Playwright's own Firefox
 }
 
 module.exports = { ASKS_PAGE, BrowserSigns };

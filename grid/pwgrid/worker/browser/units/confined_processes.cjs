@@ -27,8 +27,11 @@ function confineProcesses({ browserType, beforeBrowser, browserEnvironment, brow
       const directory = unit?.directory ?? browserDirectory;
       const before = unit?.before ?? beforeBrowser;
       const confined = before.length ? [...before, '--own', profile, directory, '--', command] : [command];
+      // A session of the kernel's for each browser, which Playwright makes, too: so it gets no more of the processors than another one,
+      // however many threads it has, where the kernel groups by sessions (autogroup, docs/isolation.md).
+      const detached = true;
       const env = { ...(options.env ?? process.env), ...inDirectory(browserEnvironment, browserDirectory, directory) };
-      return spawn(confined[0], [...confined.slice(1), ...args], { ...options, env }, ...rest);
+      return spawn(confined[0], [...confined.slice(1), ...args], { ...options, env, detached }, ...rest);
     }
     // A process's command line can be read by all, also by pages: it shall not tell the directory of a session.
     const output = String(args.at(-1) ?? '');

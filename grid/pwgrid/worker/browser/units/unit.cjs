@@ -66,7 +66,7 @@ class Unit {
     this.listeners = new Set(browser.listeners('disconnected'));
     this.signs = new BrowserSigns(browser, this.signAfterMs, what => this.hooks.onSign(this, what));
     const told = name => (...args) => this.hooks[name](this, ...args);
-    this.messages = new BrowserMessages(browser._connection, {
+    this.messages = new BrowserMessages(browser, {
       onDropped: told('onDropped'), onBroken: told('onBroken'), onError: told('onError'), work,
     });
     if (!this.isShared) // the worker has the shared one asked
