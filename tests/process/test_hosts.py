@@ -292,6 +292,9 @@ def test_a_worker_of_another_host_is_drained(hosts: tuple[Host, Host]) -> None:
     assert first.ask("POST", f"/v1/workers/{worker}/drain?now=true").status == 409
     assert first.ask("POST", f"/v1/workers/{worker}/drain").body == {"draining": [worker]}
     eventually(lambda: worker not in second.workers(), "it is replaced")
+    eventually(
+        lambda: [each["workers"] for each in first.get("/v1/hosts")["hosts"]] == [2, 2], "all hosts know that it is"
+    )
     with first.session("/?pool=second-chromium-y"):
         pass
 
