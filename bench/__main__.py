@@ -19,6 +19,7 @@ from pwgrid.runtime.browser_process_tree import reap_orphans
 NAMES = (  # each a module with COMPARES, and `run`, which returns all its rows
     "upgrade",
     "traffic",
+    "forward",
     "evaluate",
     "sessions",
     "queue",

@@ -75,7 +75,7 @@ end
 
 -- The index: all that has a counter, sorted, so that a selection reads only what it needs. It is a cache: whatever is deleted
 -- of it is made again. A worker is meant by its field of the counters, "{type}:{id}"; a part of the index is
--- "{type}:{major.minor, or nothing}:{pool}".
+-- "{type}:{major.minor, or nothing}:{pool}", with "@{host}" behind it for workers that have one.
 --   cluster:index:part:{part}    zset, worker that serves → its place
 --   cluster:index:spares         hash, spare → its pool
 --   cluster:index:parts          hash, part → the concurrent limit of its last selection; "size" → how many workers are known;
@@ -92,11 +92,18 @@ local UNBELIEVED = -2 ^ 40
 -- What a selection has to know of a worker's hash.
 local function read_hash(prefix, field)
   local has = redis.call('HMGET', prefix .. 'worker:' .. field,
-    'status', 'lastHeartbeat', 'slots', 'playwrightVersion', 'wsEndpoint', 'pool')
+    'status', 'lastHeartbeat', 'slots', 'playwrightVersion', 'wsEndpoint', 'pool', 'host')
   return {
     status = has[1], beat = whole(has[2]), slots = whole(has[3]), version = has[4] and string.match(has[4], '^%d+%.%d+') or '',
-    endpoint = has[5], pool = has[6] or string.match(field, '^[^:]*'),
+    endpoint = has[5], pool = has[6] or string.match(field, '^[^:]*'), host = (string.gsub(has[7] or '', '@', '')),
   }
+end
+
+-- The part of the index to which a worker belongs. A pool that another program has named may have an @, too.
+local function part_of(field, worker)
+  local part = string.match(field, '^[^:]*') .. ':' .. worker.version .. ':' .. worker.pool
+  local is_told = worker.host ~= '' or string.find(worker.pool, '@', 1, true)
+  return is_told and part .. '@' .. worker.host or part
 end
 
 -- A counter's value; what is no number counts as 0. The second result is whether there is one.
@@ -180,7 +187,7 @@ local function index_functions()
       forget(prefix, field)
       return false
     end
-    local part = string.match(field, '^[^:]*') .. ':' .. worker.version .. ':' .. worker.pool
+    local part = part_of(field, worker)
     local key = at .. 'part:' .. part
     local was, stood = redis.call('HGET', at .. 'part_of', field), redis.call('ZSCORE', key, field)
     local place, stale_before = nil, by.now and math.floor(by.now) - by.stale_s

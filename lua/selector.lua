@@ -12,8 +12,10 @@
 --      16 the pool whose workers may be chosen, and whose limits 2 and 3 then are ("" = all workers of the type)
 --      17 kind: "session" (the default), or "lease" for a slot that is borrowed; 7 is the id of the lease then, and keys of
 --       leases, lease:{id} and leases:…, take the place of session:{id}, sessions:live:… and sessions:index
---      18, 19 … further fields of the record: name, value, name, value …; a name that begins with "max:" is no field but
---       a cap: its value is how many sessions and leases of the rest of the name, say "run:nightly", may be live; with the
+--      18, 19 … further fields of the record: name, value, name, value …; these names are no fields:
+--       one that begins with "max:" is a cap: its value is how many sessions and leases of the rest of the name, say
+--       "run:nightly", may be live; "prefer:host" has the host whose workers come first, "avoid:hosts" those, comma-separated,
+--       of whose workers none may be chosen; with the
 --       field "lifetime" = "0" it takes none of its worker's lifetime, and cannot use it up
 -- Returns the worker's wsEndpoint, or nil when no worker is eligible.
 -- Keys  reads worker:{type}:{id}; adds 1 to both counters, or to the first alone (18); cluster:index:…, by which it finds the
@@ -31,19 +33,20 @@
 -- for wrong.
 --
 -- Serving: status available, heartbeat no older than the threshold. Eligible: serving, key with a TTL, active below the
--- concurrent limit (the worker's own `slots` where that is lower), lifetime below its limit, passes 10 to 12.
+-- concurrent limit (the worker's own `slots` where that is lower), lifetime below its limit, passes 10 to 12 and avoid:hosts.
 -- margin = max(1, floor(max lifetime / workers)), where workers are all that serve, also full ones and those that 10 to 12
--- exclude: load and filters must not move the border, max lifetime - margin. Of the eligible ones below the border the one
--- with the highest lifetime wins, of equals the one with the lowest active, then the first by id; if none is below it, the
--- same among all eligible.
+-- and avoid:hosts exclude: load and filters must not move the border, max lifetime - margin. Of the eligible ones below the
+-- border the one with the highest lifetime wins, of equals the one with the lowest active, then the first by id; if none is
+-- below it, the same among all eligible. With prefer:host all this is first done among those of that host (the field `host`
+-- of the worker's hash), and among all if none of them is eligible.
 --
 -- This is the rule. The workers are not read for it, but an index of them, and of the one that it names the hash and the
 -- counters: limits hold whatever the index says. What the scripts change counts at once, and so do counters that come or go
 -- (their number is compared). Another change by hand counts with the worker's next heartbeat.lua, or after 5 to 10 s; at once
 -- if the worker is the one that the index names, or if nobody else is found and no script writes this worker.
 --
--- Spare: status spare, heartbeat as above. The step that uses up another worker makes a spare (the first by id) serve,
--- so that there is never one worker less. Until then a spare is not chosen, and does not move the border.
+-- Spare: status spare, heartbeat as above. The step that uses up another worker makes a spare of its host (the first by id)
+-- serve, so that there is never one worker less. Until then a spare is not chosen, and does not move the border.
 --
 -- Idempotent by the session: one that is pending already gets the same endpoint again and no second slot. If its worker is
 -- now excluded, or the worker's key has run out, that lease is taken back first, as rollback.lua does. One that has run gets
@@ -104,7 +107,7 @@ end
 
 -- The index: all that has a counter, sorted, so that a selection reads only what it needs. It is a cache: whatever is deleted
 -- of it is made again. A worker is meant by its field of the counters, "{type}:{id}"; a part of the index is
--- "{type}:{major.minor, or nothing}:{pool}".
+-- "{type}:{major.minor, or nothing}:{pool}", with "@{host}" behind it for workers that have one.
 --   cluster:index:part:{part}    zset, worker that serves → its place
 --   cluster:index:spares         hash, spare → its pool
 --   cluster:index:parts          hash, part → the concurrent limit of its last selection; "size" → how many workers are known;
@@ -121,11 +124,18 @@ local UNBELIEVED = -2 ^ 40
 -- What a selection has to know of a worker's hash.
 local function read_hash(prefix, field)
   local has = redis.call('HMGET', prefix .. 'worker:' .. field,
-    'status', 'lastHeartbeat', 'slots', 'playwrightVersion', 'wsEndpoint', 'pool')
+    'status', 'lastHeartbeat', 'slots', 'playwrightVersion', 'wsEndpoint', 'pool', 'host')
   return {
     status = has[1], beat = whole(has[2]), slots = whole(has[3]), version = has[4] and string.match(has[4], '^%d+%.%d+') or '',
-    endpoint = has[5], pool = has[6] or string.match(field, '^[^:]*'),
+    endpoint = has[5], pool = has[6] or string.match(field, '^[^:]*'), host = (string.gsub(has[7] or '', '@', '')),
   }
+end
+
+-- The part of the index to which a worker belongs. A pool that another program has named may have an @, too.
+local function part_of(field, worker)
+  local part = string.match(field, '^[^:]*') .. ':' .. worker.version .. ':' .. worker.pool
+  local is_told = worker.host ~= '' or string.find(worker.pool, '@', 1, true)
+  return is_told and part .. '@' .. worker.host or part
 end
 
 -- A counter's value; what is no number counts as 0. The second result is whether there is one.
@@ -209,7 +219,7 @@ local function index_functions()
       forget(prefix, field)
       return false
     end
-    local part = string.match(field, '^[^:]*') .. ':' .. worker.version .. ':' .. worker.pool
+    local part = part_of(field, worker)
     local key = at .. 'part:' .. part
     local was, stood = redis.call('HGET', at .. 'part_of', field), redis.call('ZSCORE', key, field)
     local place, stale_before = nil, by.now and math.floor(by.now) - by.stale_s
@@ -380,11 +390,16 @@ if id and redis.call('EXISTS', prefix .. name_of(kind, id)) == 1 then
 end
 
 local fields, caps, most_of, lived = {}, {}, {}, 1
+local preferred_host, avoided = nil, {}
 for i = 18, #ARGV, 2 do
   local of = string.match(ARGV[i], '^max:(.+)$')
   if ARGV[i] == 'lifetime' then lived = lifetime_taken(ARGV[i + 1]) end
   if of then
     caps[#caps + 1], most_of[of] = of, tonumber(ARGV[i + 1])
+  elseif ARGV[i] == 'prefer:host' then
+    preferred_host = ARGV[i + 1]
+  elseif ARGV[i] == 'avoid:hosts' then
+    for host in string.gmatch(ARGV[i + 1], '[^,]+') do avoided[host] = true end
   else
     fields[#fields + 1] = ARGV[i]
     fields[#fields + 1] = ARGV[i + 1]
@@ -443,10 +458,20 @@ local function first_below(limit, keys)
   return best, best_place, best_key
 end
 
--- Whether a worker's pool and version are those that are asked for.
+-- Whether a worker's pool, version and host are those that are asked for.
 local function is_wanted(worker)
   return (not wanted_pool or worker.pool == wanted_pool)
-    and (not wanted_version or worker.version == '' or worker.version == wanted_version)
+    and (not wanted_version or worker.version == '' or worker.version == wanted_version) and not avoided[worker.host]
+end
+
+-- The type, version, pool and host in the name of a part; nil for what is none.
+local function parsed(part)
+  local of_type, version, pool = string.match(part, '^([^:]*):([^:]*):(.*)$')
+  if pool and string.find(pool, '@', 1, true) then
+    local before, host = string.match(pool, '^(.*)@([^@]*)$')
+    return of_type, version, before, host
+  end
+  return of_type, version, pool, ''
 end
 
 -- Adds to a counter if it is `before`, and returns whether it was.
@@ -481,7 +506,7 @@ local READ_AGAIN = 8 -- of the workers that are not believed, each time
 local chosen, worker, active, lifetime, key, is_current, has_searched
 repeat
   local amiss, field, place
-  local usable, serving, size, due = {}, 0, nil, nil
+  local usable, own, serving, size, due = {}, {}, 0, nil, nil
   local parts, count = call('HGETALL', at .. 'parts'), call('HLEN', active_hash)
   for i = 1, #parts, 2 do
     local name, value = parts[i], parts[i + 1]
@@ -490,7 +515,7 @@ repeat
     elseif name == 'until' then
       due = tonumber(value)
     else
-      local of_type, version, pool = string.match(name, '^([^:]*):([^:]*):(.*)$')
+      local of_type, version, pool, host = parsed(name)
       if of_type == browser_type and (not wanted_pool or pool == wanted_pool) then
         local part_key = at .. 'part:' .. name
         local here = call('ZCARD', part_key)
@@ -500,7 +525,10 @@ repeat
         elseif value ~= ARGV[2] then
           amiss = amiss or 'limit'
         end
-        if not wanted_version or version == '' or version == wanted_version then usable[#usable + 1] = part_key end
+        if (not wanted_version or version == '' or version == wanted_version) and not avoided[host] then
+          usable[#usable + 1] = part_key
+          if host == preferred_host then own[#own + 1] = part_key end
+        end
       end
     end
   end
@@ -518,14 +546,17 @@ repeat
       chosen = field
     end
   elseif not amiss and serving > 0 then
-    if serving > 1 then -- else the border decides nothing
-      field, place, key = first_below(max_lifetime - math.max(1, math.floor(max_lifetime / serving)), usable)
+    local border = max_lifetime - math.max(1, math.floor(max_lifetime / serving))
+    for _, keys in ipairs(#own > 0 and #own < #usable and {own, usable} or {usable}) do
+      -- The border decides nothing where only one serves.
+      if serving > 1 and not field then field, place, key = first_below(border, keys) end
+      if not field then field, place, key = first_below(max_lifetime, keys) end
     end
-    if not field then field, place, key = first_below(max_lifetime, usable) end
     if field then
       worker, lifetime = read_hash(prefix, field), -math.floor(place / STEP + 0.5)
       active = place + lifetime * STEP
-      local taken = is_wanted(worker) and is_choosable(prefix, field, worker, stale_before)
+      local taken = is_wanted(worker) and at .. 'part:' .. part_of(field, worker) == key
+        and is_choosable(prefix, field, worker, stale_before)
         and place_by_load(active, lifetime, worker.slots, max_active) == place and take(field, active, lifetime, count)
       if taken then
         chosen = field
@@ -554,7 +585,7 @@ repeat
       make_anew()
     elseif amiss == 'limit' then
       for i = 1, #parts, 2 do
-        local of_type, pool = string.match(parts[i], '^([^:]*):[^:]*:(.*)$')
+        local of_type, _, pool = parsed(parts[i])
         if of_type == browser_type and (not wanted_pool or pool == wanted_pool) and parts[i + 1] ~= ARGV[2] then
           call('HSET', at .. 'parts', parts[i], ARGV[2])
           if (tonumber(parts[i + 1]) or 0) < max_active then -- who was full may have a free slot
@@ -612,7 +643,8 @@ if lifetime >= max_lifetime then
     local field = spares[i]
     if spares[i + 1] == pool and string.find(field, type_prefix, 1, true) == 1 and (not spare or field < spare) then
       local other = read_hash(prefix, field)
-      if other.pool == pool and other.status == 'spare' and beats(other, stale_before) then spare = field end
+      local is_of_both = other.pool == pool and other.host == worker.host
+      if is_of_both and other.status == 'spare' and beats(other, stale_before) then spare = field end
     end
   end
   if spare then
@@ -629,6 +661,10 @@ if id then
     'kind', kind, 'browserType', browser_type, 'workerId', string.sub(chosen, #type_prefix + 1), 'status', 'pending',
     'createdAt', ARGV[4], 'client', given(9, ''), 'pool', pool,
   }
+  if worker.host ~= '' then
+    record[#record + 1] = 'host'
+    record[#record + 1] = worker.host
+  end
   for i = 1, #fields do record[#record + 1] = fields[i] end
   redis.call('HSET', prefix .. name, unpack(record))
   redis.call('PEXPIRE', prefix .. name, milliseconds(tonumber(given(13, 900))))

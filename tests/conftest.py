@@ -61,8 +61,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--driver 1.58`: what runs a browser server without a grid runs it with another driver of Playwright."""
+    """`--driver 1.58`: what runs a browser server without a grid runs it with another driver of Playwright.
+    `--forward-mib 1024`: so much goes each way through a forwarder that is killed again and again."""
     parser.addoption("--driver", metavar="MINOR", help="the Playwright, like 1.58, that browser servers run with")
+    parser.addoption("--forward-mib", type=int, default=64, help="MiB each way through forwarders that are killed")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -101,11 +101,12 @@ class LuaGrid:
         status: str = "available",
         ttl: float = KEY_TTL_S,
         pool: str = "",
+        host: str = "",
     ) -> int:
         """Returns the active counter."""
         fields = ["wsEndpoint", f"ws://host:8080/playwright/{browser}/{worker}.secret", "status", status]
         fields += ["playwrightVersion", version] + ([] if slots is None else ["slots", str(slots)])
-        fields += ["pool", pool] if pool else []
+        fields += (["pool", pool] if pool else []) + (["host", host] if host else [])
         head = (browser, worker, now, lifetime, ttl, self.prefix, RECORD_TTL_S, len(sessions), *known(sessions))
         return int(self.eval("register", self.counters, *head, *fields))
 
@@ -276,11 +277,18 @@ class Wish:
     version: str = ""
     exclude: str = ""
     only: str = ""
+    prefer: str = ""
+    """The host whose workers come first."""
+    avoid: str = ""
+    """Hosts whose workers may not be chosen."""
 
     def arguments(self, now: float, prefix: str) -> tuple[str, ...]:
         """Those of the script, without a session."""
         head = (self.browser, self.max_active, self.max_lifetime, now, STALE_S, prefix)
-        return tuple(map(str, (*head, "", "", "", self.exclude, self.version, self.only, "", "", "", self.pool)))
+        told = (*head, "", "", "", self.exclude, self.version, self.only, "", "", "", self.pool)
+        hosts = {"prefer:host": self.prefer, "avoid:hosts": self.avoid}
+        pairs = [text for name, value in hosts.items() if value for text in (name, value)]
+        return tuple(map(str, (*told, "session", *pairs)))
 
 
 @dataclass(frozen=True)
@@ -295,6 +303,10 @@ class Seen:
     @property
     def version(self) -> str:
         return ".".join(self.fields.get("playwrightVersion", "").split(".")[:2])
+
+    @property
+    def host(self) -> str:
+        return self.fields.get("host", "")
 
     def serves(self, now: float, status: str = "available") -> bool:
         beat = self.fields.get("lastHeartbeat")
@@ -316,6 +328,7 @@ class Seen:
             and (not wish.version or not self.version or self.version == wish.version)
             and worker_id not in wish.exclude.split(",")
             and wish.only in ("", worker_id)
+            and not (self.host and self.host in wish.avoid.split(","))
         )
 
 
@@ -339,15 +352,15 @@ def plain_choice(seen: dict[str, Seen], wish: Wish, now: float) -> str | None:
     serving = sum(each.is_in(wish, name) and each.serves(now) for name, each in seen.items())
     border = wish.max_lifetime - max(1, wish.max_lifetime // max(1, serving))
 
-    def rank(name: str) -> tuple[bool, int, int, str]:
-        return seen[name].lifetime >= border, -seen[name].lifetime, seen[name].active, name
+    def rank(name: str) -> tuple[bool, bool, int, int, str]:
+        is_elsewhere = bool(wish.prefer) and seen[name].host != wish.prefer
+        return is_elsewhere, seen[name].lifetime >= border, -seen[name].lifetime, seen[name].active, name
 
     return min((name for name, each in seen.items() if each.may_be_chosen(wish, name, now)), key=rank, default=None)
 
 
-def plain_spare(seen: dict[str, Seen], browser: str, pool: str, now: float) -> str | None:
-    """The spare that takes the place of a worker of this pool."""
+def plain_spare(seen: dict[str, Seen], browser: str, pool: str, now: float, host: str = "") -> str | None:
+    """The spare that takes the place of a worker of this pool and host."""
     wish = Wish(browser, pool=pool)
-    return min(
-        (name for name, each in seen.items() if each.is_in(wish, name) and each.serves(now, "spare")), default=None
-    )
+    spares = (name for name, each in seen.items() if each.is_in(wish, name) and each.serves(now, "spare"))
+    return min((name for name in spares if seen[name].host == host), default=None)

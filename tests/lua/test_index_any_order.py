@@ -22,6 +22,7 @@ from tests.support.redis import RedisServer
 TYPES = ("chromium", "chromium", "chromium", "firefox")
 POOLS = ("", "", "appa", "appb")
 VERSIONS = ("1.65.1", "1.65.1", "1.64.0", "")
+HOSTS = ("", "", "10.0.0.1:8080", "10.0.0.2:8080")
 MOST_WORKERS, MOST_EDITED = 7, 3
 
 WISHES = [
@@ -40,6 +41,11 @@ WISHES = [
     Wish(pool="appa", version="1.65", exclude="w1"),
     Wish(only="w1"),
     Wish(pool="appb", version="1.64", max_lifetime=12),
+    Wish(prefer=HOSTS[2]),
+    Wish(pool="chromium", max_active=2, prefer=HOSTS[3]),
+    Wish(pool="appa", prefer=HOSTS[2], avoid=HOSTS[3]),
+    Wish(avoid=f"{HOSTS[2]},{HOSTS[3]}"),
+    Wish(prefer=HOSTS[3], version="1.65", exclude="w1"),
 ]
 ASKED_AT_ONCE = 3
 
@@ -99,8 +105,10 @@ class IndexInAnyOrder(RuleBasedStateMachine):
     def workers_register(self, data: st.DataObject, is_edited: bool) -> None:
         self.is_edited = is_edited
         for _ in range(3):
-            browser, pool, version = (data.draw(st.sampled_from(each)) for each in (TYPES, POOLS, VERSIONS))
-            self.a_worker_registers("available", False, browser, pool, version, 2, data.draw(st.integers(0, 4)))
+            drawn = (data.draw(st.sampled_from(each)) for each in (TYPES, POOLS, VERSIONS, HOSTS))
+            browser, pool, version, host = drawn
+            lifetime = data.draw(st.integers(0, 4))
+            self.a_worker_registers("available", False, browser, pool, version, 2, lifetime, host)
 
     @rule()
     def used_up_workers_are_replaced(self) -> None:
@@ -120,9 +128,18 @@ class IndexInAnyOrder(RuleBasedStateMachine):
         version=st.sampled_from(VERSIONS),
         slots=st.sampled_from([None, 1, 2, 5]),
         lifetime=st.integers(0, 4),
+        host=st.sampled_from(HOSTS),
     )
     def a_worker_registers(
-        self, status: str, is_foreign: bool, browser: str, pool: str, version: str, slots: int | None, lifetime: int = 0
+        self,
+        status: str,
+        is_foreign: bool,
+        browser: str,
+        pool: str,
+        version: str,
+        slots: int | None,
+        lifetime: int = 0,
+        host: str = "",
     ) -> None:
         name = f"{browser}:w{self.serial}"
         self.serial += 1
@@ -130,6 +147,7 @@ class IndexInAnyOrder(RuleBasedStateMachine):
         fields |= {"pool": pool} if pool else {}
         fields |= {"playwrightVersion": version} if version else {}
         fields |= {"slots": str(slots)} if slots else {}
+        fields |= {"host": host} if host else {}
         self.workers[name] = worker = Worker(name, fields, is_foreign, status, lifetime=lifetime)
         self.register(worker)
 
@@ -155,7 +173,7 @@ class IndexInAnyOrder(RuleBasedStateMachine):
         """`lived`: how much of its worker's lifetime its session takes, none if it has a browser of its own."""
         self.serial += 1
         session, seen = f"s{self.serial}", all_seen(self.grid)
-        arguments = [*wish.arguments(self.now, self.grid.prefix), "session", "lifetime", str(lived)]
+        arguments = [*wish.arguments(self.now, self.grid.prefix), "lifetime", str(lived)]
         arguments[6] = session
         endpoint = self.grid.eval("selector", self.grid.counters, *arguments)
         if endpoint is None:
@@ -196,7 +214,7 @@ class IndexInAnyOrder(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_caller_without_a_session_comes(self, data: st.DataObject) -> None:
         wish, seen = data.draw(st.sampled_from(WISHES)), all_seen(self.grid)
-        endpoint = self.grid.eval("selector", self.grid.counters, *wish.arguments(self.now, self.grid.prefix)[:16])
+        endpoint = self.grid.eval("selector", self.grid.counters, *wish.arguments(self.now, self.grid.prefix))
         if endpoint is not None:
             name = f"{wish.browser}:{endpoint.rpartition('/')[2].partition('.')[0]}"
             self.check(wish, name, seen)
@@ -256,6 +274,11 @@ class IndexInAnyOrder(RuleBasedStateMachine):
     @rule(data=st.data(), pool=st.sampled_from(["appa", "appb", "chromium"]), version=st.sampled_from(VERSIONS[1:3]))
     def a_pool_is_set_by_hand(self, data: st.DataObject, pool: str, version: str) -> None:
         self.edit(self.any_worker(data), "pool", pool, "playwrightVersion", version)
+
+    @precondition(lambda self: self.may_be_edited)
+    @rule(data=st.data(), host=st.sampled_from(HOSTS))
+    def a_host_is_set_by_hand(self, data: st.DataObject, host: str) -> None:
+        self.edit(self.any_worker(data), "host", host)
 
     @precondition(lambda self: self.may_be_edited)
     @rule(data=st.data(), number=st.integers(0, 5), counter=st.sampled_from([0, 1]))
@@ -325,9 +348,8 @@ class IndexInAnyOrder(RuleBasedStateMachine):
 
     def a_spare_has_its_place(self, name: str, seen: dict[str, Seen]) -> None:
         if not self.edited:
-            spare = plain_spare(
-                seen, name.partition(":")[0], seen[name].fields.get("pool", name.partition(":")[0]), self.now
-            )
+            browser, fields = name.partition(":")[0], seen[name].fields
+            spare = plain_spare(seen, browser, fields.get("pool", browser), self.now, seen[name].host)
             replacement = self.grid.hash(f"worker:{name}").get("replacement")
             assert replacement == (spare and spare.partition(":")[2])
 
@@ -348,7 +370,8 @@ class IndexInAnyOrder(RuleBasedStateMachine):
             fields = worker.fields
             slots = int(fields["slots"]) if "slots" in fields else None
             pool, version = fields.get("pool", ""), fields.get("playwrightVersion", "")
-            self.a_worker_registers("available", worker.is_foreign, worker.browser, pool, version, slots)
+            host = fields.get("host", "")
+            self.a_worker_registers("available", worker.is_foreign, worker.browser, pool, version, slots, host=host)
 
     @property
     def may_be_edited(self) -> bool:

@@ -509,3 +509,68 @@ def test_a_freed_slot_wakes_also_who_waits_for_any_worker_of_the_type(grid: LuaG
         grid.release("s1")
         assert len(heard()) == 1
     assert grid.select("s2") == "a"
+
+
+# Several hosts
+
+HERE, THERE, ELSEWHERE = "10.0.0.1:8080", "10.0.0.2:8080", "10.0.0.3:8080"
+
+
+def chosen(grid: LuaGrid, session: str, *, prefer: str = "", avoid: str = "", only: str = "") -> str | None:
+    hosts = {"prefer:host": prefer, "avoid:hosts": avoid}
+    return grid.select(session, only=only, extra=tuple(text for pair in hosts.items() if pair[1] for text in pair))
+
+
+def test_the_preferred_host_s_workers_come_first_and_the_others_once_these_are_full(grid: LuaGrid) -> None:
+    grid.register("own", lifetime=3, slots=2, host=HERE)
+    grid.register("other", lifetime=20, slots=2, host=THERE)
+    grid.register("alone", lifetime=30, slots=2)
+    assert chosen(grid, "plain") == "alone"  # the plain rule: without the argument hosts do not matter
+    assert [chosen(grid, f"s{number}", prefer=HERE) for number in range(4)] == ["own", "own", "alone", "other"]
+    assert grid.session("s0")["host"] == HERE
+    assert "host" not in grid.session("s2")
+    grid.start("s0", worker="own")
+    grid.release("s0")
+    assert chosen(grid, "s5", prefer=HERE) == "own"
+    assert chosen(grid, "s6", prefer=ELSEWHERE) == "other"  # a host that has none of its own
+
+
+def test_a_preferred_host_s_worker_comes_first_even_where_its_life_is_nearly_over(grid: LuaGrid) -> None:
+    grid.register("own", lifetime=48, host=HERE)
+    grid.register("young", lifetime=3, host=THERE)
+    assert chosen(grid, "s1", prefer=HERE) == "own"
+    assert chosen(grid, "s2") == "young"
+
+
+def test_no_worker_of_an_avoided_host_is_chosen(grid: LuaGrid) -> None:
+    grid.register("own", lifetime=30, host=HERE)
+    grid.register("other", host=THERE)
+    assert chosen(grid, "s1", prefer=HERE, avoid=HERE) == "other"
+    assert chosen(grid, "s2", avoid=f"{HERE},{THERE}") is None
+    assert chosen(grid, "s3", avoid=HERE, only="own") is None
+    assert chosen(grid, "s4", avoid=THERE, only="own") == "own"
+
+
+def test_a_worker_whose_host_was_changed_by_hand_is_not_chosen_as_one_of_the_other(grid: LuaGrid) -> None:
+    grid.register("w1", host=HERE)
+    assert chosen(grid, "s1", avoid=THERE) == "w1"
+    grid.get("HSET", "worker:chromium:w1", "host", THERE)
+    assert chosen(grid, "s2", avoid=THERE) is None
+    assert chosen(grid, "s3", prefer=THERE, avoid=HERE) == "w1"
+
+
+def test_a_pool_with_an_at_sign_is_no_host(grid: LuaGrid) -> None:
+    grid.register("w1", pool=f"appa@{HERE}")
+    grid.register("w2", pool="appa", host=HERE)
+    for pool, worker in ((f"appa@{HERE}", "w1"), ("appa", "w2")):
+        assert grid.select(f"of {pool}", pool=pool, extra=("avoid:hosts", THERE)) == worker
+    assert chosen(grid, "s1", avoid=HERE) == "w1"
+
+
+def test_a_used_up_worker_is_replaced_by_a_spare_of_its_own_host(grid: LuaGrid) -> None:
+    grid.register("a_spare", status="spare", host=THERE)
+    grid.register("b_spare", status="spare", host=HERE)
+    grid.register("used", lifetime=49, host=HERE)
+    assert chosen(grid, "s1") == "used"
+    assert grid.hash("worker:chromium:used")["replacement"] == "b_spare"
+    assert grid.hash("worker:chromium:a_spare")["status"] == "spare"

@@ -92,7 +92,9 @@ def config(tmp_path: Path, said: Path, gate: Path) -> Iterator[MasterConfig]:
         return proxy_role({}, boot)
 
     with open_listener("127.0.0.1", 0) as listener:
-        yield master_config(runtime, listeners=Listeners((listener,), tuple), roles=Roles(lambda _boot: 0, run_proxy))
+        yield master_config(
+            runtime, listeners=Listeners((listener,), tuple), roles=Roles(lambda _boot: 0, run_proxy, lambda _boot: 0)
+        )
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.tasks import first_of
 from pwgrid.control.child_side import ChildSide
 from pwgrid.control.server import Deferred
+from pwgrid.forwarder.main import run_forwarder
 from pwgrid.master import child
 from pwgrid.master.config import Listeners, Roles
 from pwgrid.master.listener import open_listener
@@ -341,7 +342,7 @@ def main(spec: dict[str, Any]) -> int:
             redis_url=spec.get("redis_url", "redis://:secret@127.0.0.1:1/0"),
             redis=redis,
             listeners=Listeners((listener,), tuple),
-            roles=Roles(lambda boot: worker_role(spec, boot), lambda boot: proxy_role(spec, boot)),
+            roles=Roles(lambda boot: worker_role(spec, boot), lambda boot: proxy_role(spec, boot), run_forwarder),
             messages=SaidMessages(),
             lifeline_fd=spec.get("lifeline_fd"),
             argv=spec.get("argv", ()),

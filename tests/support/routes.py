@@ -54,6 +54,8 @@ ROUTES: Final = {
     ("GET", "/v1/leases"): CLIENT,
     ("GET", "/v1/leases/{id}"): CLIENT,
     ("PATCH", "/v1/leases/{id}"): CLIENT,
+    ("GET", "/v1/hosts"): OPERATOR,
+    ("POST", "/forwarded/{id}"): OPEN,
 }
 
 

@@ -24,3 +24,10 @@ def test_a_proxy_that_retires_is_never_the_one_for_new_clients() -> None:
     first, retires = found("proxy", start=1), found("proxy", start=2, status=RETIRING)
     assert Leftovers.of([first, retires], dead=[]) == Leftovers([], first, [retires])
     assert Leftovers.of([retires], dead=[]) == Leftovers([], None, [retires])
+
+
+def test_the_forwarder_is_adopted_and_its_socket_stays() -> None:
+    leftovers = Leftovers.of([found("forwarder")], dead=[])
+    assert leftovers.forwarder == found("forwarder")
+    assert {"forwarder", "forwarder.sock"} < {*leftovers.paths()}
+    assert Leftovers.of([found("proxy")], dead=[]).paths()[0] == "proxy"

@@ -24,6 +24,7 @@ from pwgrid.proxy.protocol_description import ProtocolDescription
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster
 from pwgrid.settings.model import Settings
+from tests.support.lone_host import LoneHost
 from tests.support.state_frames import told_of_pool
 
 
@@ -46,7 +47,8 @@ class Grid:
     roster = Roster()
     registry = Away()
     settings = Settings()
-    gateway = SimpleNamespace(figures=ConnectFigures())
+    gateway = SimpleNamespace(figures=ConnectFigures(), forwarding=None)
+    hosts = LoneHost()
     readiness = Readiness(settings, roster, registry)  # type: ignore[arg-type]
     protocol = ProtocolDescription(Path("/nonexistent"), roster, None)  # type: ignore[arg-type]
 

@@ -183,3 +183,25 @@ def test_settings_tell_workers_and_executables_by_browser_type() -> None:
     settings = Settings(webkit_workers=3, chromium_executable="/c", firefox_executable="/f", webkit_executable="/w")
     assert settings.workers_wanted() == {"chromium": 2, "firefox": 0, "webkit": 3}
     assert [settings.executable(browser_type) for browser_type in settings.workers_wanted()] == ["/c", "/f", "/w"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [
+        ({}, ""),
+        ({"ADVERTISED_HOST": "10.0.0.1"}, ""),
+        ({"REDIS_URL": "redis://redis"}, ""),
+        ({"REDIS_URL": "redis://redis", "ADVERTISED_HOST": "10.0.0.1", "PWGRID_PORT": "9000"}, "10.0.0.1:9000"),
+        ({"REDIS_HOST": "redis", "ADVERTISED_HOST": "fd00::1"}, "[fd00::1]:8080"),
+    ],
+)
+def test_a_host_has_a_name_for_others_where_it_has_an_address_for_them_and_a_redis_of_all(
+    environ: dict[str, str], name: str
+) -> None:
+    assert load(None, environ, {}).settings.host_name() == name
+
+
+def test_clients_may_come_by_another_address_than_other_hosts() -> None:
+    environ = {"ADVERTISED_URL": "https://grid.example/", "ADVERTISED_HOST": "10.0.0.1", "REDIS_HOST": "redis"}
+    settings = load(None, environ, {}).settings
+    assert (settings.base_url(), settings.host_name()) == ("wss://grid.example", "10.0.0.1:8080")

@@ -19,6 +19,7 @@ from pwgrid.registry.records import RegistrySnapshot, WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.registry.selectable_workers import Verdict, why_cannot_serve
 from pwgrid.settings.model import Settings
+from tests.support.lone_host import LoneHost
 from tests.support.state_frames import told_of_pool
 from tests.unit.test_api import get
 from tests.unit.test_top import status
@@ -72,8 +73,9 @@ async def test_the_capacity_of_all_pools_is_told_in_one_pass() -> None:
         return registered
 
     queue = SimpleNamespace(waiting=lambda _pool: 0)
+    registry = SimpleNamespace(snapshot=snapshot)
     grid: Any = SimpleNamespace(
-        registry=SimpleNamespace(snapshot=snapshot), roster=roster(), queue=queue, settings=Settings(), feed=None
+        registry=registry, roster=roster(), queue=queue, settings=Settings(), feed=None, hosts=LoneHost()
     )
     _, told = await get(create_app(grid, Access()), "/v1/capacity")
     assert told["pools"][POOLS[0]] == {"slots": 0, "busy": 0, "waiting": 0, "spare": 0}

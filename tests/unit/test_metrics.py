@@ -23,6 +23,7 @@ from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.records import LENGTH_BOUNDS_S, Ends, RegistrySnapshot, WorkerRecord
 from pwgrid.settings.pools import MAX_POOLS
+from tests.support.lone_host import LoneHost
 from tests.support.state_frames import told_of_pool
 from tools.metrics_page import PAGE, page_with
 
@@ -95,7 +96,7 @@ def grid(roster: Roster, gateway: SimpleNamespace, redis: Histogram, waiting: in
     """The parts of a proxy that a scrape shows."""
     registry = SimpleNamespace(client=SimpleNamespace(exchanges=redis))
     queue = SimpleNamespace(waiting=lambda _pool: waiting)
-    return SimpleNamespace(roster=roster, gateway=gateway, registry=registry, queue=queue)
+    return SimpleNamespace(roster=roster, gateway=gateway, registry=registry, queue=queue, hosts=LoneHost())
 
 
 def scrape(**changes: Any) -> Scrape:
@@ -106,7 +107,7 @@ def scrape(**changes: Any) -> Scrape:
     figures.note_refusal(Refusal(401, "no token"))
     redis = Histogram((0.001, 0.01))
     redis.observe(0.002)
-    gateway = SimpleNamespace(figures=figures)
+    gateway = SimpleNamespace(figures=figures, forwarding=None)
     values: dict[str, Any] = {
         "grid": grid(roster(), gateway, redis, waiting=9),
         "found": RegistrySnapshot(
@@ -149,6 +150,7 @@ def test_every_figure_of_a_grid_that_serves() -> None:
     buckets = {key for key in found if key[0].endswith("_bucket")}
     assert {key: value for key, value in found.items() if key not in buckets} == {
         ("pwgrid_ready",): 1,
+        ("pwgrid_upgrades_forwarded_total",): 0,
         ("pwgrid_redis_up",): 1,
         ("pwgrid_redis_writable",): 1,
         ("pwgrid_build_info", __version__, platform.python_version()): 1,
@@ -260,7 +262,7 @@ def test_a_worker_has_a_label_only_if_somebody_asks_for_it() -> None:
 
 def test_a_grid_that_knows_nothing_yet_is_not_ready() -> None:
     nothing = RegistrySnapshot({}, {}, {}, {}, 0)
-    gateway = SimpleNamespace(figures=ConnectFigures())
+    gateway = SimpleNamespace(figures=ConnectFigures(), forwarding=None)
     young = grid(Roster(), gateway, Histogram((1.0,)), waiting=0)
     found = read(Scrape(young, nothing, Requests(), is_ready=False))
     assert found["pwgrid_ready",] == 0

@@ -256,6 +256,8 @@ def test_every_metric_is_on_the_dashboard_or_known_to_be_left_out() -> None:
         "pwgrid_own_browsers",
         "pwgrid_kept_sessions",
         "pwgrid_upgrades_options_ignored",
+        "pwgrid_upgrades_forwarded",
+        "pwgrid_hosts",
         "pwgrid_build_info",
         "pwgrid_pool_info",
         "pwgrid_master_start_time_seconds",

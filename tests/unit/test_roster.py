@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from pwgrid.common.types import Protocol
 from pwgrid.proxy.roster import Roster
 from tests.support.state_frames import told_of_pool
 
@@ -97,3 +98,56 @@ def test_before_the_master_has_spoken_nothing_is_ready() -> None:
 def test_a_stopping_grid_and_a_host_without_memory_are_not_ready() -> None:
     assert roster(stopping=True).not_ready() == "the grid is shutting down"
     assert roster(hostGuard="memory is short").not_ready() == "memory is short"
+
+
+# Other hosts
+
+
+def of_two_hosts() -> Roster:
+    made = roster()
+    pool = told_of_pool(playwright="1.58", available=2)
+    workers = [
+        {"id": "x", "browserType": "chromium", "status": "available", "playwrightVersion": "1.58.0"},
+        {"id": "y", "pool": "only", "browserType": "firefox", "status": "available", "playwrightVersion": "1.58.0"},
+    ]
+    only = told_of_pool(browserType="firefox", labels=["AppB:Firefox"], available=1)
+    made.others = (roster(pools={"chromium": pool, "only": only, "unwanted": told_of_pool(wanted=0)}, workers=workers),)
+    return made
+
+
+def test_a_pool_of_several_hosts_serves_the_versions_of_all_of_them() -> None:
+    found = of_two_hosts().offered_anywhere()
+    assert [*found] == ["chromium", "firefox", "only"]
+    assert found["chromium"].versions == {"1.65", "1.58"}
+    assert (found["chromium"].available, found["only"].browser_type) == (3, "firefox")
+    assert [*of_two_hosts().offered()] == ["chromium", "firefox"]  # readiness is of this host alone
+
+
+def test_a_pool_or_worker_of_another_host_is_found_behind_our_own() -> None:
+    made = of_two_hosts()
+    own, only = made.pool("chromium"), made.pool("only")
+    assert own is made.pools["chromium"]
+    assert only is made.others[0].pools["only"]
+    assert (made.pool("unwanted"), made.pool("nowhere")) == (None, None)
+    webkit = made.pool("webkit")
+    assert webkit is not None  # nobody offers it, but ours is there
+    assert (made.pool_of("y"), made.pool_of("a"), made.worker("z")) == ("only", "chromium", None)
+    assert [each.worker_id for each in made.all_workers()] == ["a", "b", "c", "x", "y"]
+    assert [*made.label_keys().values()] == [("only",)]
+
+
+def test_a_pool_is_available_elsewhere_or_not() -> None:
+    made = of_two_hosts()
+    assert [made.is_available_elsewhere(name) for name in ("chromium", "only", "firefox", "webkit")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_workers_of_other_hosts_without_a_protocol_are_known() -> None:
+    made = of_two_hosts()
+    assert made.without(Protocol.CDP) == {"a", "c", "x", "y"}
+    made.others = ()
+    assert made.without(Protocol.CDP) == {"a", "c"}

@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 
 from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.redis_faults import FaultKind, RedisFault
 from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.proxy.connect.connect_metrics import Waited
@@ -15,7 +16,7 @@ from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.handoff_link import Handoffs
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.readiness_check import Readiness, Verdict
-from pwgrid.proxy.roster import Roster
+from pwgrid.proxy.roster import Hosts, Roster
 from pwgrid.proxy.select.claim import Claim
 from pwgrid.proxy.select.selector import Selector
 from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S
@@ -256,3 +257,66 @@ async def test_clients_that_have_waited_in_vain_at_the_same_time_share_a_look_at
     why = "no appa worker can be chosen: in Redis none is registered"
     assert await asyncio.gather(*others) == [why, why]
     assert len(looks) == 1
+
+
+# Several hosts
+
+HERE, THERE = "10.0.0.1:8080", "10.0.0.2:8080"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "guard", "fields", "preferred", "avoided"),
+    [
+        (Hosts(), None, {}, "", set()),
+        (Hosts(HERE), "no memory", {}, "", set()),  # nobody else could have its clients
+        (Hosts(HERE, others=frozenset({THERE})), None, {}, HERE, set()),
+        (Hosts(HERE, is_own_first=False, others=frozenset({THERE})), None, {}, "", set()),
+        (Hosts(HERE, others=frozenset({THERE})), "no memory", {}, HERE, {HERE}),
+        (Hosts(HERE, others=frozenset({THERE}), avoided=frozenset({THERE})), None, {}, HERE, {THERE}),
+        (Hosts(HERE, others=frozenset({THERE})), None, {"profile": "shop"}, HERE, {THERE}),
+    ],
+)
+async def test_the_registry_is_asked_for_the_hosts_that_may_have_the_client(
+    hosts: Hosts, guard: str | None, fields: dict[str, str], preferred: str, avoided: set[str]
+) -> None:
+    asked: list[tuple[str, set[str]]] = []
+
+    class OneRegistry:
+        async def select(self, _browser_type: str, **wish: Any) -> None:
+            asked.append((wish["prefer_host"], {*wish["avoid_hosts"]}))
+
+    made, wish = roster(), claim("appa")
+    made.hosts, made.host_guard, wish.fields = hosts, guard, fields
+    await Selector(Settings(), cast(Registry, OneRegistry()), made, ()).select(wish)
+    assert asked == [(preferred, avoided)]
+
+
+async def test_another_host_s_pool_counts_with_its_own_slots_and_lifetime() -> None:
+    asked: list[tuple[int, int]] = []
+
+    class OneRegistry:
+        async def select(self, _browser_type: str, **wish: Any) -> None:
+            asked.append((wish["max_concurrent"], wish["max_lifetime"]))
+
+    made, other = roster(), Roster()
+    other.replace({"pools": {"elsewhere": told_of_pool(slots=7, lifetime=70), "appa": told_of_pool(slots=9)}})
+    made.others = (other,)
+    selector = Selector(Settings(), cast(Registry, OneRegistry()), made, ())
+    for pool in ("elsewhere", "appa"):
+        await selector.select(claim(pool))
+    assert asked == [(7, 70), (3, 30)]
+
+
+async def test_a_full_worker_of_another_host_which_does_not_tell_of_its_slots_is_left_alone_for_a_while() -> None:
+    made = roster()
+    made.hosts = Hosts(HERE, others=frozenset({THERE}))
+    selector, asks = Selector(Settings(), cast(Registry, None), made, ()), claim("appa")
+    selector.not_taken(asks, "elsewhere", OfferRefusal.FULL)
+    assert (selector.health.not_to_choose(), asks.excluded) == ({"elsewhere"}, set())
+    selector.health.freed("elsewhere")  # another worker's word
+    assert selector.health.not_to_choose() == {"elsewhere"}
+    selector.not_taken(asks, "elsewhere", OfferRefusal.DRAINING)
+    assert asks.excluded == {"elsewhere"}
+    selector.not_taken(asks, "a", OfferRefusal.FULL)
+    selector.health.freed("a")
+    assert selector.health.not_to_choose() == {"elsewhere"}

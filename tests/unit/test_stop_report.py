@@ -21,6 +21,7 @@ class Stop:
 
     def __init__(self, count_down: Callable[[str], None] | None = None) -> None:
         self.said: list[str] = []
+        self.forwarded: list[str] = []
         self._workers = SimpleNamespace(by_id={})
         self._shutdown = SimpleNamespace(is_hurried=False, asked_at=ASKED_AT)
         config = SimpleNamespace(
@@ -29,7 +30,8 @@ class Stop:
             kept_open=None,
             leftovers=SimpleNamespace(workers=[]),
         )
-        stand_ins: Any = (config, self._workers, None, None, None, self._shutdown)
+        services = SimpleNamespace(proxies=None, forwarder=SimpleNamespace(parked=self.forwarded), redis=None)
+        stand_ins: Any = (config, self._workers, services, None, self._shutdown)
         self._reports = Reports(*stand_ins)
 
     def tell(self, records: list[Any], now: float, *, hurried: bool = False) -> float:
@@ -81,3 +83,10 @@ def test_without_sessions_there_is_nothing_to_wait_for() -> None:
     stop = Stop(counted.append)
     assert stop.tell([worker(0)], 100.0) == math.inf
     assert (stop.said, counted) == (["stopping: no live session"], [])
+
+
+def test_sessions_that_are_forwarded_to_another_host_count_too() -> None:
+    stop = Stop()
+    stop.forwarded += ["a", "b"]
+    stop.tell([worker(1)], 100.0)
+    assert stop.said == ["stopping: 3 live sessions may go on for 30 s; Ctrl-C again (or SIGTERM) ends them now"]

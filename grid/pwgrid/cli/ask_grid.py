@@ -31,6 +31,7 @@ from pwgrid.runtime.find_grids import (
 from pwgrid.settings.environment_variables import set_variables
 
 if TYPE_CHECKING:
+    from pwgrid.registry.hosts import HostsFound
     from pwgrid.registry.records import RegistrySnapshot
 
 REPLY_TIMEOUT_S: Final = 5.0
@@ -173,7 +174,7 @@ def _check_peer(control: socket.socket, directory: Path) -> None:
 
 def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, Any]:
     """The master's status, and what the registry adds to it."""
-    from pwgrid.registry.blocking_reads import snapshot  # redis-py takes 0.2 s to import
+    from pwgrid.registry.blocking_reads import hosts, snapshot  # redis-py takes 0.2 s to import
     from pwgrid.registry.selectable_workers import until_all_serve
 
     found = ask(grid, "status", timeout_s=timeout_s)
@@ -181,7 +182,10 @@ def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, A
     is_enough = until_all_serve(_pools(found), time.time(), found["redis"]["staleS"])
     try:
         # Not the URL in the status, which has no password.
-        add_registry(found, snapshot(*redis_of(grid), own, is_enough))
+        url, prefix = redis_of(grid)
+        registry = snapshot(url, prefix, own, is_enough)
+        add_registry(found, registry)
+        found["hosts"] = [] if found["redis"].get("pid") else _hosts(hosts(url, prefix), registry.active)
     except RegistryUnavailable as error:
         add_registry(found, error)
     return found
@@ -203,6 +207,25 @@ def add_registry(found: dict[str, Any], registry: RegistrySnapshot | RegistryUna
             found["redis"]["error"] = f"{registry.write_fault}; clients are served without it meanwhile"
     verdict = can_serve(found["reason"], registry, _pools(found), time.time(), found["redis"]["staleS"])
     found["ready"], found["reason"] = verdict.reason is None, verdict.reason
+
+
+def _hosts(found: HostsFound, active: Mapping[str, int]) -> list[dict[str, Any]]:
+    """The hosts that form one grid, as a status has them."""
+    now = time.time()
+    described = []
+    for name, record in found.records.items():
+        room, is_silent = record.room(active), now - record.at > record.silent_s
+        state = "stopping" if record.is_stopping else "drained" if name in found.drained else "serving"
+        described.append(
+            {
+                "name": name,
+                "state": "silent" if is_silent else state,
+                "version": record.version,
+                **room._asdict(),
+                "waiting": sum(record.waiting.values()),
+            }
+        )
+    return described
 
 
 def _counter(worker: Mapping[str, Any]) -> str:

@@ -19,6 +19,8 @@ from pwgrid.runtime.find_grids import RunningGrid
 @click.argument("worker", required=False, shell_complete=completing("worker"))
 @click.option("--pool", metavar="NAME", shell_complete=completing("pool"), help="Every worker of this pool.")
 @click.option("--all", "everything", is_flag=True, help="Every worker.")
+@click.option("--host", "host", metavar="NAME", help="One of several hosts: only the others get sessions.")
+@click.option("--undo", is_flag=True, help="With --host: it gets sessions again.")
 @click.option("--now", is_flag=True, help="End live sessions at once. A second drain without --wait does that too.")
 @click.option(
     "--wait",
@@ -27,17 +29,33 @@ from pwgrid.runtime.find_grids import RunningGrid
 )
 @with_json
 def drain(
-    port: int | None, runtime_dir: str | None, worker: str | None, pool: str | None, everything: bool, **options: bool
+    port: int | None,
+    runtime_dir: str | None,
+    worker: str | None,
+    pool: str | None,
+    everything: bool,
+    host: str | None,
+    **options: bool,
 ) -> None:
-    """Drains WORKER, a pool or all workers.
+    """Drains WORKER, a pool, a host or all workers.
 
     A draining worker gets no new sessions, its live ones go on until DRAIN_TIMEOUT, and its replacement starts at once.
 
     With --wait the exit code is 1 when time ran out and sessions were cut, or a worker was lost. Ctrl-C ends only the
     waiting.
     """
-    if sum((worker is not None, pool is not None, everything)) != 1:
-        raise click.UsageError("name one of WORKER, --pool POOL and --all")
+    if sum((worker is not None, pool is not None, host is not None, everything)) != 1:
+        raise click.UsageError("name one of WORKER, --pool POOL, --host NAME and --all")
+    if host is None and options["undo"]:
+        raise click.UsageError("--undo is for --host: workers that drain are replaced")
+    if host is not None:
+        from pwgrid.cli.drain_host import drain_host  # takes 0.2 s to import, with redis-py
+
+        if options["now"]:
+            raise click.UsageError("sessions of a host end at once with pwgrid drain --all --now there")
+        grid = find_grid(port, runtime_dir)
+        drain_host(grid, host, is_undone=options["undo"], wait=options["wait"], as_json=options["as_json"])
+        return
     selection = {"worker": worker} if worker else {"pool": pool} if pool else {"all": True}
     grid = find_grid(port, runtime_dir)
     if options["wait"]:

@@ -18,7 +18,7 @@ COMMANDS: Final = {
     "completion": "Completes commands, options, workers and sessions in bash, zsh and fish.",
     "config": "Checks and shows the configuration.",
     "doctor": "Checks everything that a grid needs of this host, launches each browser once, and says what to do.",
-    "drain": "Drains WORKER, a pool or all workers.",
+    "drain": "Drains WORKER, a pool, a host or all workers.",
     "help": "Shows the help of a command, or a page of the documentation; without TOPIC, lists both.",
     "install": "Installs the grid as a service that starts with the host.",
     "logs": "Shows the log of a grid: from LOG_FILE, the journal, supervisord, or the file that its stderr goes to.",

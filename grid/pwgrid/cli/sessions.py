@@ -95,7 +95,8 @@ def sessions_text(found: Sequence[Found]) -> str:
             remarks.append(f"launch options ignored: {', '.join(ignored)}")
         if session.get("viewedAt"):
             remarks.append("looked at by an operator")
-        remarks += [f"{what} {said}" for what in ("name", "run", "labels", "lease") if (said := session.get(what))]
+        told = ("name", "run", "labels", "lease", "host")
+        remarks += [f"{what} {said}" for what in told if (said := session.get(what))]
         client = session["client"] + (f" ({session['token']})" if session.get("token") else "")
         rows.append((*who, began, f"{lasted_s:.1f} s", client, "; ".join(remarks)))
     head = ("SESSION", "POOL", "WORKER", "STATUS", "BEGAN", "LASTED", "CLIENT", "REASON")

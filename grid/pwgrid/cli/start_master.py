@@ -16,6 +16,7 @@ from pwgrid.cli.external_redis import wait_for, which_redis
 from pwgrid.common import log as logging
 from pwgrid.common.errors import GridError, system_error
 from pwgrid.common.grid_url import without_secrets
+from pwgrid.forwarder.main import run_forwarder
 from pwgrid.installed.running_parts import RunningParts, log_warnings
 from pwgrid.master.config import Listeners, MasterConfig, Roles
 from pwgrid.master.find_leftovers import find_leftovers
@@ -99,7 +100,7 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
             redis_url=redis_url,
             redis=None if settings.redis_url else embedded_redis.prepare(runtime.directory / "redis"),
             listeners=Listeners(listeners, partial(_open, settings, held)),
-            roles=Roles(partial(_worker_role, parts), run_proxy),
+            roles=Roles(partial(_worker_role, parts), run_proxy, run_forwarder),
             messages=messages,
             argv=_own_command(),
             leftovers=leftovers,

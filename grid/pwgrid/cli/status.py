@@ -13,6 +13,7 @@ from pwgrid.cli.options import GRID_OPTIONS, with_json, with_options
 from pwgrid.cli.output import clock, compact, one_line, table
 from pwgrid.common.errors import GridError, NoGridError
 from pwgrid.common.types import Isolation
+from pwgrid.common.wording import counted
 from pwgrid.runtime.find_grids import GridWithoutMaster
 
 Found = dict[str, Any]
@@ -116,6 +117,9 @@ def status_text(found: Found) -> str:
     is_ready = found["ready"]
     state = "stopping" if found["stopping"] else "serving" if is_ready else "not ready"
     lines = [f"{found['endpoint']}  {state}  master {found['master']['pid']}  proxy {found['proxy']['pid']}"]
+    if (forwarder := found.get("forwarder")) is not None:  # an older master tells of none
+        pid = forwarder["pid"] or "starting"
+        lines.append(f"forwarder {pid}  {counted(forwarder['sessions'], 'session')} on other hosts")
     redis = found["redis"]
     lines.append(
         f"redis {redis['url']}" + (f"  pid {redis['pid']}" if redis["pid"] else "") + _problem(redis.get("error"))
@@ -138,7 +142,15 @@ def status_text(found: Found) -> str:
     worker_head = ("WORKER", "POOL", "PID", "STATUS", "SESSIONS", "LIFETIME", memory, "")
     runs = [[run[what] for what in ("name", "run", "labels", "slots")] for run in found["runs"]]
     line += ["", table(("NAME", "RUN", "LABELS", "SLOTS"), runs)] if runs else []
+    line += _hosts(found.get("hosts", []))
     return "\n".join([*map(one_line, lines), "", table(head, pools), *line, "", table(worker_head, workers)])
+
+
+def _hosts(hosts: list[Found]) -> list[str]:
+    """The lines for the hosts that form one grid; none for a host that stands alone."""
+    head = ("HOST", "STATE", "VERSION", "WORKERS", "SESSIONS", "SLOTS", "WAITING")
+    fields = ("name", "state", "version", "workers", "busy", "slots", "waiting")
+    return ["", table(head, [tuple(each[field] for field in fields) for each in hosts])] if hosts else []
 
 
 def _without_master_text(found: Found) -> str:

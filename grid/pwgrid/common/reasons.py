@@ -80,6 +80,7 @@ class EndReason(StrEnum):
     CLIENT_DOES_NOT_READ = "the client does not read"  # and what waits for it has become too much
     MEMORY_LIMIT = "memory limit"
     WORKER_LOST = "worker lost"  # the detail is why the worker ended
+    HOST_LOST = "host lost"  # with its worker; the detail is the host's name
     LOST_BY_WORKER = "lost by worker"
     LEASE_EXPIRED = "lease expired"
     RETURNED = "returned"  # of a lease, and of the session that came with it
@@ -107,6 +108,8 @@ class OfferRefusal(StrEnum):
     SILENT = "the worker does not answer"
     NOT_LAUNCHED = "its browser did not start"
     NO_PROFILE = "its profile cannot be had"  # another session has it, or there are too many
+    UNREACHABLE = "its host cannot be reached"
+    NOT_TAKEN = "its host has not taken it"
 
 
 _SENTENCES: Final[Mapping[WorkerEnd | EndReason, str]] = {
@@ -133,6 +136,7 @@ _SENTENCES: Final[Mapping[WorkerEnd | EndReason, str]] = {
     WorkerEnd.NOT_FORKED: "cannot start a worker: {}",
     EndReason.PROTOCOL_ERROR: "protocol error ({})",
     EndReason.KEPT_IN_DRAIN: "its worker drained while it was kept: {}",
+    EndReason.HOST_LOST: "its host is gone: {}",
     EndReason.KEPT_FOR_MEMORY: "the host ran short of memory while it was kept",
 }
 """What a kind is called, where that is not its value; {} is the detail. To the others a detail is added."""

@@ -31,6 +31,8 @@ _FIELDS: Final[dict[str, dict[str, type]]] = {
     "request": {"name": str, "data": dict},
     "reply": {"data": dict},
     "error": {"error": str},
+    "park": {"data": dict},
+    "release": {"session": str},
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from pwgrid.installed.running_parts import RunningParts
 from pwgrid.master.leftovers import KeptOpen, Leftovers
 from pwgrid.registry.embedded_redis import EmbeddedRedis
-from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
+from pwgrid.runtime.child_arguments import ForwarderArguments, ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
@@ -23,6 +23,7 @@ class Roles:
 
     worker: Callable[[WorkerArguments], int]
     proxy: Callable[[ProxyArguments], int]
+    forwarder: Callable[[ForwarderArguments], int]
 
 
 @dataclass(frozen=True, slots=True)

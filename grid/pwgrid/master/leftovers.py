@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pwgrid.runtime.child_files import RETIRING, ChildState
-from pwgrid.runtime.directory import CODE_CACHE, KEPT_FILES, UNWRITTEN
+from pwgrid.runtime.directory import CODE_CACHE, FORWARDER_SOCKET, KEPT_FILES, UNWRITTEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,7 @@ class Leftovers:
     retiring: list[ChildState] = field(default_factory=list)
     redis: ChildState | None = None
     dead: list[ChildState] = field(default_factory=list)
+    forwarder: ChildState | None = None
 
     @classmethod
     def of(cls, usable: Sequence[ChildState], dead: list[ChildState]) -> Leftovers:
@@ -29,12 +30,15 @@ class Leftovers:
         proxies = [state for state in usable if state.kind == "proxy"]
         accepting = [state for state in proxies if state.status != RETIRING]
         proxy = max(accepting, key=lambda state: state.forked_at, default=None)
-        return cls(workers, proxy, [state for state in proxies if state is not proxy], redis, dead)
+        forwarder = next((state for state in usable if state.kind == "forwarder"), None)
+        return cls(workers, proxy, [state for state in proxies if state is not proxy], redis, dead, forwarder)
 
     def paths(self) -> list[str]:
         """The paths in the runtime directory that must stay."""
         proxies = ["proxy"] if self.proxy or self.retiring else []
-        paths = [f"w/{state.name}" for state in self.workers] + proxies + (["redis"] if self.redis else [])
+        forwarder = ["forwarder", FORWARDER_SOCKET] if self.forwarder else []
+        redis = ["redis"] if self.redis else []
+        paths = [f"w/{state.name}" for state in self.workers] + proxies + forwarder + redis
         return [*paths, UNWRITTEN, CODE_CACHE, KEPT_FILES] if paths else []
 
 

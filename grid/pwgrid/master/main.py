@@ -18,11 +18,13 @@ from pwgrid.common.errors import GridError
 from pwgrid.common.grid_url import without_secrets
 from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
+from pwgrid.control.parking import NAME as FORWARDER
 from pwgrid.control.server import ControlServer, Reconnect
 from pwgrid.master.child import become_subreaper
 from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.embedded_redis_child import RedisChild
+from pwgrid.master.forwarder import ForwarderChild
 from pwgrid.master.leftovers import KeptOpen, Leftovers
 from pwgrid.master.memory_meter import MemoryMeter
 from pwgrid.master.operator_requests import Requests
@@ -30,7 +32,7 @@ from pwgrid.master.policy.worker_plan import Limits
 from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.reload import Reload
-from pwgrid.master.reports import Reports
+from pwgrid.master.reports import Reports, Services
 from pwgrid.master.shutdown_order import Shutdown, ShutdownPhase, Step
 from pwgrid.master.signal_queue import SignalQueue, has_terminal
 from pwgrid.master.upgrade import VersionChange, execute
@@ -71,10 +73,13 @@ class Master:
         files = ChildFileWriter(loop, config)
         self._redis = RedisChild(loop, config.redis, files) if config.redis else None
         self._proxies = Proxies(loop, config, files)
+        self._forwarder = ForwarderChild(loop, config, files)
         self._workers = Workers(loop, config, files, self._proxies)
         self._memory = MemoryMeter(config, self._workers)
-        self._reports = Reports(config, self._workers, self._proxies, self._redis, self._memory, self._shutdown)
-        self._reload = Reload(loop, config, files, self._workers, self._proxies)
+        self._reports = Reports(
+            config, self._workers, Services(self._proxies, self._forwarder, self._redis), self._memory, self._shutdown
+        )
+        self._reload = Reload(loop, config, files, self._workers, self._proxies, self._forwarder)
         self._version_change = VersionChange(loop, config, self._workers, self._proxies, self._execute)
         self._requests = Requests(
             config, self._workers, self._shutdown, self._reload, self._version_change, self._reports, self.stop
@@ -121,6 +126,8 @@ class Master:
         """Stop the grid, as SIGTERM does; a second call means now."""
         if not self._shutdown.ask(self._loop.now(), hurry=now):
             return
+        drain_s = 0.0 if self._shutdown.is_hurried else self._config.settings.drain_timeout
+        self._forwarder.stop(self._loop.now() + drain_s)
         self._version_change.cancel("the grid is stopping")
         sd_notify.stopping(self._config.settings.drain_timeout + AFTER_DRAIN_S)
         log.info("stopping", now=self._shutdown.is_hurried, workers=len(self._workers.by_id))
@@ -138,7 +145,7 @@ class Master:
             return
         self._version_change.cancel(_DETACHED)
         settings = self._config.settings
-        for send in (self._proxies.tell_all, self._workers.tell_all):
+        for send in (self._proxies.tell_all, self._workers.tell_all, self._forwarder.tell):
             send("detached", {"graceS": settings.detach_grace})
         try:
             self._config.runtime.leave(settings.detach_grace, settings.drain_timeout)
@@ -170,6 +177,7 @@ class Master:
             turn_by = min(turn_by, self._go_on_stopping(now))
         elif self._may_start():
             self._proxies.current.start()
+            self._forwarder.start_if_due()
             guard, room = self._memory.guard.reason, self._memory.room()
             demand = self._proxies.demand()
             turn_by = min(turn_by, self._workers.follow_demand(now, demand, room, self._memory.no_room()))
@@ -195,6 +203,8 @@ class Master:
             self._proxies.stop()
         if shutdown.phase is ShutdownPhase.PROXY and not self._proxies.pids():
             shutdown.step(Step.PROXY_GONE)
+        if shutdown.phase is ShutdownPhase.FORWARDER and self._forwarder.pid is None:
+            shutdown.step(Step.FORWARDER_GONE)
             if self._redis is not None:
                 self._redis.stop()
         if shutdown.phase is ShutdownPhase.REDIS and (self._redis is None or self._redis.pid is None):
@@ -206,9 +216,11 @@ class Master:
         self._shutdown.ask(self._loop.now(), hurry=True)
         self._workers.kill_all()
         self._proxies.kill()
+        self._forwarder.kill()
         if self._redis is not None:
             self._redis.kill()
-        while self._workers.by_id or self._proxies.pids() or (self._redis and self._redis.pid):
+        services = (self._forwarder, *([self._redis] if self._redis else []))
+        while self._workers.by_id or self._proxies.pids() or any(each.pid for each in services):
             self._loop.wait()
 
     # What comes in
@@ -258,6 +270,8 @@ class Master:
         """Only a process that this master or an earlier one forked gets a link: the kernel names its pid."""
         if reconnect.name == "proxy":
             return self._proxies.attach(reconnect)
+        if reconnect.name == FORWARDER:
+            return self._forwarder.attach(reconnect)
         return self._workers.attach(reconnect)
 
     # After another master, and before the next one
@@ -267,10 +281,13 @@ class Master:
         if leftovers.redis is not None and self._redis is not None:
             self._redis.adopt(leftovers.redis)
         self._proxies.adopt(leftovers)
+        if leftovers.forwarder is not None:
+            self._forwarder.adopt(leftovers.forwarder)
         self._workers.adopt(leftovers.workers)
         if self._config.kept_open is not None:
             self._scale_again(self._config.kept_open.pools)
             self._version_change.replace_children()
+            self._forwarder.replace()
         else:
             self._reload.replace_outdated(leftovers.proxy)
         for state in leftovers.dead:
@@ -323,9 +340,9 @@ class Master:
         self._alive.arm(self._loop.now() + self._watchdog_s / ALIVE_PARTS)
 
     def _own_pids(self) -> set[int]:
-        redis = {self._redis.pid} if self._redis and self._redis.pid else set()
+        services = {each.pid for each in (self._redis, self._forwarder) if each and each.pid}
         workers = {worker.child.pid for worker in self._workers.by_id.values() if worker.life.has_process}
-        return redis | self._proxies.pids() | self._version_change.pids() | workers
+        return services | self._proxies.pids() | self._version_change.pids() | workers
 
 
 def _share_memory_with_children() -> None:

@@ -16,6 +16,7 @@ from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred
 from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.config import MasterConfig
+from pwgrid.master.forwarder import ForwarderChild
 from pwgrid.master.policy.changed_settings import Change, compare
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.workers.workers import Workers
@@ -35,13 +36,20 @@ class Reload:
     """Reads the configuration again and follows it. The table in settings/model.py says what each setting concerns."""
 
     def __init__(
-        self, loop: Loop, config: MasterConfig, files: ChildFileWriter, workers: Workers, proxies: Proxies
+        self,
+        loop: Loop,
+        config: MasterConfig,
+        files: ChildFileWriter,
+        workers: Workers,
+        proxies: Proxies,
+        forwarder: ForwarderChild,
     ) -> None:
         self._loop = loop
         self._config = config
         self._files = files
         self._workers = workers
         self._proxies = proxies
+        self._forwarder = forwarder
         self._unanswered: list[tuple[Deferred, Frame]] = []
         self._late = loop.timer(lambda: self._answer(proxy_knows=False))
 
@@ -72,7 +80,7 @@ class Reload:
     def _open_log_again(self) -> None:
         if path := self._config.settings.log_file:
             logging.open_again(path)
-            for send in (self._proxies.tell_all, self._workers.tell_all):
+            for send in (self._proxies.tell_all, self._workers.tell_all, self._forwarder.tell):
                 send("open_log", {})
 
     def _run(self) -> Frame:
@@ -85,6 +93,7 @@ class Reload:
         recycled = self.recycle_outdated()
         if change.replace_proxy:
             self._proxies.replace(CONFIGURATION)
+            self._forwarder.replace()  # what it heeds of the settings, a proxy does, too
         pools = {"added": list(change.added), "removed": list(change.removed)}
         log.info("reloaded", changed=change.changed, recycled=recycled, proxy=change.replace_proxy, **pools)
         return {

@@ -8,6 +8,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,7 @@ from pwgrid.common.wording import counted
 from pwgrid.common.worker_lifecycle import NOT_ENDED, WorkerStatus
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.embedded_redis_child import RedisChild
+from pwgrid.master.forwarder import ForwarderChild
 from pwgrid.master.memory_meter import MemoryMeter
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.shutdown_order import Shutdown
@@ -40,6 +42,15 @@ ANSWER_S: Final = 1.0
 COUNT_S: Final = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What runs beside the workers. `redis` is None for an external Redis."""
+
+    proxies: Proxies
+    forwarder: ForwarderChild
+    redis: RedisChild | None
+
+
 class Reports:
     """`started_at` in Unix seconds. `is_started`: the start is over, this master's or an earlier one's. `is_ready`: the
     service manager and whoever else waits for it were told that the grid is ready."""
@@ -48,8 +59,7 @@ class Reports:
         self,
         config: MasterConfig,
         workers: Workers,
-        proxies: Proxies,
-        redis: RedisChild | None,
+        services: Services,
         memory: MemoryMeter,
         shutdown: Shutdown,
     ) -> None:
@@ -59,8 +69,9 @@ class Reports:
         self.is_ready = False
         self._config = config
         self._workers = workers
-        self._proxies = proxies
-        self._redis = redis
+        self._proxies = services.proxies
+        self._forwarder = services.forwarder
+        self._redis = services.redis
         self._memory = memory
         self._shutdown = shutdown
         self._progress = ""
@@ -85,6 +96,7 @@ class Reports:
             "version": __version__,
             "master": {"pid": os.getpid(), "startedAt": self.started_at},
             "proxy": {"pid": self._proxies.current.pid, "beingReplaced": self._proxies.is_being_replaced},
+            "forwarder": self._forwarder_reply(),
             "redis": self._redis_reply(),
             "host": self._memory.status_reply(),
             "pools": [pool.status_reply() for pool in self._workers.pools.values()],
@@ -156,7 +168,7 @@ class Reports:
             answer_by = self._shutdown.asked_at + ANSWER_S
             if now < answer_by and not all(worker.has_told_drain for worker in workers):
                 return answer_by
-        live = sum(worker.active for worker in workers)
+        live = sum(worker.active for worker in workers) + len(self._forwarder.parked)
         sessions, say = counted(live, "live session"), self._config.messages.stopping
         if self._shutdown.is_hurried and not self._is_hurry_told:
             self._is_hurry_told = self._is_stop_told = True
@@ -195,6 +207,12 @@ class Reports:
         return dict(
             islice(((worker_id, str(reason)[:MOST_CHARACTERS]) for worker_id, reason in told if reason), MOST_REASONS)
         )
+
+    def _forwarder_reply(self) -> dict[str, Any] | None:
+        forwarder = self._forwarder
+        if not forwarder.is_due and forwarder.pid is None:
+            return None
+        return {"pid": forwarder.pid, "sessions": len(forwarder.parked)}
 
     def _redis_reply(self) -> dict[str, Any]:
         config, redis = self._config, self._redis

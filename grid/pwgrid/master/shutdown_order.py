@@ -16,6 +16,7 @@ class ShutdownPhase(StrEnum):
     RUNNING = "running"
     WORKERS = "workers"
     PROXY = "proxy"
+    FORWARDER = "forwarder"
     REDIS = "redis"
     DONE = "done"
 
@@ -24,6 +25,7 @@ class Step(StrEnum):
     ASKED = "asked"
     WORKERS_GONE = "workers gone"
     PROXY_GONE = "proxy gone"
+    FORWARDER_GONE = "forwarder gone"
     REDIS_GONE = "redis gone"
     DETACHED = "detached"
 
@@ -32,7 +34,8 @@ ORDER: Final[dict[tuple[ShutdownPhase, Step], ShutdownPhase]] = {
     (ShutdownPhase.RUNNING, Step.ASKED): ShutdownPhase.WORKERS,
     (ShutdownPhase.RUNNING, Step.DETACHED): ShutdownPhase.DONE,  # the children live on for the next master
     (ShutdownPhase.WORKERS, Step.WORKERS_GONE): ShutdownPhase.PROXY,
-    (ShutdownPhase.PROXY, Step.PROXY_GONE): ShutdownPhase.REDIS,
+    (ShutdownPhase.PROXY, Step.PROXY_GONE): ShutdownPhase.FORWARDER,
+    (ShutdownPhase.FORWARDER, Step.FORWARDER_GONE): ShutdownPhase.REDIS,
     (ShutdownPhase.REDIS, Step.REDIS_GONE): ShutdownPhase.DONE,
 }
 

@@ -19,6 +19,7 @@ from pwgrid.common import log as logging
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.reasons import Reason
 from pwgrid.common.tasks import BackgroundTasks, first_of
+from pwgrid.common.tcp_options import tune
 from pwgrid.common.types import BrowserType
 from pwgrid.control.child_side import ChildSide
 from pwgrid.proxy import client_traces
@@ -28,10 +29,12 @@ from pwgrid.proxy.client_traces import ClientTraces
 from pwgrid.proxy.connect.connect import ConnectingClient
 from pwgrid.proxy.connect.find_session import SessionFinder
 from pwgrid.proxy.connect.first_bytes import ProtocolChooser
+from pwgrid.proxy.connect.forwarding import Forwarding
 from pwgrid.proxy.connect.gateway import Gateway
-from pwgrid.proxy.connect.handoff_link import Handoffs, tune
+from pwgrid.proxy.connect.handoff_link import Handoffs
 from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.dashboard.feed import Feed
+from pwgrid.proxy.hosts.keep_hosts import HostKeeper
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.policy.arrival import UNIX, Arrivals
 from pwgrid.proxy.policy.refusal import stopping
@@ -111,6 +114,11 @@ class Proxy:
         """The pools that start on demand for which clients waited when the master was told last."""
         self.handoffs = Handoffs(boot.runtime, self.selector.health, traces)
         self._is_retiring = False
+        self.hosts = HostKeeper(self.settings, self.registry, self.roster, self._waiting, self._hosts_changed)
+        forwarding = None
+        if self.hosts.name:
+            records, health = self.registry.hosts, self.selector.health
+            forwarding = self.handoffs.elsewhere = Forwarding(boot.runtime, self.hosts, records, self.handoffs, health)
         self.access = access_of(boot, lambda: self._is_retiring and self.roster.operators_token != own_token_id)
         self.readiness = Readiness(self.settings, self.roster, self.registry)
         sessions = SessionFinder(self.registry, self.roster, self.handoffs)
@@ -118,6 +126,7 @@ class Proxy:
             self.settings, self.roster, self.selector, self.handoffs, self.access, self.readiness, sessions
         )
         self.gateway.traces = traces
+        self.gateway.forwarding = forwarding
         most_bytes = self.settings.session_files_max_mib * MIB
         self.files = SessionFiles(boot.runtime, self.settings.session_files_ttl, most_bytes)
         self.master = AskMaster(boot.runtime / "control.sock")
@@ -175,6 +184,8 @@ class Proxy:
         self._background_tasks.start(self.dead_workers.keep_trying(), "dead workers")
         self._background_tasks.start(self.feed.keep_history(), "dashboard history")
         self._background_tasks.start(self.files.keep_removing(), "files of sessions")
+        if self.hosts.name:
+            self._background_tasks.start(self.hosts.keep(), "hosts")
         # Before the master's first state the proxy knows no pool, and would refuse clients from the backlog.
         await first_of(self._told.wait(), self._stop.wait())
         serving = asyncio.create_task(server.serve(sockets=list(self.boot.listeners)))
@@ -188,6 +199,8 @@ class Proxy:
         self.gateway.refusal_log.flush()
         await self.dead_workers.last_try()
         self._background_tasks.cancel_all_but("control link")
+        if self.hosts.name and self.roster.stopping and not self._is_retiring:
+            await self.hosts.leave()
         await self.registry.close()
         await self.control.close("stopped")
         if self.control.is_lost:
@@ -207,6 +220,7 @@ class Proxy:
             master=self.master,
             files=self.files,
             protocol=ProtocolDescription(self.boot.runtime, self.roster, self.handoffs),
+            hosts=self.hosts,
         )
 
     # Registry
@@ -233,16 +247,31 @@ class Proxy:
         self.roster.replace(state)
         self._background_tasks.cancel_named(GO_LAST)  # there is a master again
         self._told.set()
+        self.hosts.told(state)
         self.feed.roster_changed()
         self.gateway.roster_changed()
         if self.gateway.traces is not None:  # also of sessions that another proxy handed off
             self.handoffs.open(self.roster.workers)
-        self.queue.pause(self.roster.host_guard is not None)
+        self._pause_or_go_on()
         self.selector.roster_changed()
         self._open_or_close()
         view = self._view()
         if any(view[what] != before[what] for what in ("ready", "configuration")):
             self.control.push_state(view)
+
+    def _pause_or_go_on(self) -> None:
+        """Has clients wait while the host is short of memory, unless other hosts can have them."""
+        self.queue.pause(self.roster.host_guard is not None and not self.roster.others)
+
+    def _hosts_changed(self) -> None:
+        """Called when other hosts have come or gone, or have other pools or workers than before."""
+        self.gateway.roster_changed()
+        self._pause_or_go_on()
+        self.queue.wake()
+
+    def _waiting(self) -> dict[str, int]:
+        """How many clients wait by pool, for other hosts to show."""
+        return {name: self.queue.waiting(name) for name in self.queue.pools()}
 
     def _open_or_close(self) -> None:
         """Closes the queue while the grid takes no clients. It may take them again later: another master may take over,
@@ -314,6 +343,7 @@ class Proxy:
         server = self._server
         assert server is not None
         self._is_retiring = True
+        self.hosts.be_silent()
         for each in getattr(server, "servers", ()):
             each.close()
         self.feed.close()  # its pages connect again, to the other proxy

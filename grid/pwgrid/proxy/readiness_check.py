@@ -26,12 +26,16 @@ class Readiness:
         """Returns whether the grid is ready now. `found` is a snapshot, or a `look`, if the caller has one."""
         if (not_ready := self._roster.not_ready()) is not None:
             return Verdict(not_ready)  # whatever Redis says
+        if self._roster.hosts.is_drained:
+            return Verdict(f"an operator has drained this host ({self._roster.hosts.own}): clients get other hosts")
         look = found or await self._ask_redis()
         # Now: one may have been removed meanwhile.
         return self._judge(look, (pool for pool in self._roster.offered().values() if not pool.is_on_demand))
 
     async def shortage(self, pool: str) -> str | None:
         """Returns why this pool can take no session at all; None when it can once a slot is free."""
+        if self._roster.is_available_elsewhere(pool):
+            return None
         if not_ready := self._roster.host_guard or self._roster.shortage(pool):
             return not_ready
         look = await self._ask_redis()

@@ -50,7 +50,7 @@ async def keep_reaping(registry: Registry, interval_s: float) -> NoReturn:
         except RegistryUnavailable as error:
             log.warning("reap_missed", error=str(error))
         else:
-            _report(reaped, LOST)
+            report(reaped, LOST)
 
 
 class DeadWorkers:
@@ -88,7 +88,7 @@ class DeadWorkers:
 
     async def _reap(self, worker_id: str, browser_type: BrowserType, reason: Reason[EndReason]) -> None:
         try:
-            _report(await self._registry.reap_worker(browser_type, worker_id, reason), reason)
+            report(await self._registry.reap_worker(browser_type, worker_id, reason), reason)
         except RegistryError as error:
             self._put_off(worker_id, error)
             return
@@ -126,12 +126,12 @@ class DeadWorkers:
             writer.keep(update)
         if not await writer.flush():
             raise RegistryUnavailable(f"Redis did not take all of what a worker left: {writer.fault}")
-        _report(await self._registry.reap_worker(*worker, STOPPED), STOPPED)
+        report(await self._registry.reap_worker(*worker, STOPPED), STOPPED)
         spooled.remove()
         log.info("session_updates_written", worker=spooled.worker_id, sessions=len(spooled.updates))
 
 
-def _report(reaped: Reaped, reason: Reason[EndReason]) -> None:
+def report(reaped: Reaped, reason: Reason[EndReason]) -> None:
     """Logs each reaped worker with its sessions and leases."""
     for worker, failed in reaped.items():
         ids = {"sessions": list(failed.sessions)} | ({"leases": list(failed.leases)} if failed.leases else {})

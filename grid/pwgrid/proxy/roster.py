@@ -1,8 +1,8 @@
 """What the master has told the proxy of pools and workers."""
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final
 
 import pydantic
@@ -83,6 +83,21 @@ class WorkerView:
         return f"{self.browser_type}:{self.worker_id}"
 
 
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """The hosts of the grid, by their names, as a selection needs them. `others` are all but this one; no worker of
+    those that are `avoided` may be chosen."""
+
+    own: str = ""
+    """This host's; empty where it stands alone."""
+    is_own_first: bool = True
+    """SELECT_LOCALITY: whether this host's workers come first."""
+    others: frozenset[str] = frozenset()
+    avoided: frozenset[str] = frozenset()
+    is_drained: bool = False
+    """Whether an operator has drained this host, so that it gets no sessions."""
+
+
 @dataclass(slots=True)
 class Roster:
     """What the master's last `state` frame said. `lost` says why that does not count any more."""
@@ -99,6 +114,9 @@ class Roster:
     workers: dict[str, WorkerView] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """What the master has counted, for /metrics."""
+    others: tuple["Roster", ...] = ()
+    """Those of the other hosts of the grid whose pools clients may ask for."""
+    hosts: Hosts = field(default_factory=Hosts)
     _without: dict[Protocol, frozenset[str]] = field(default_factory=dict)
 
     def replace(self, state: Mapping[str, Any]) -> None:
@@ -135,22 +153,64 @@ class Roster:
         """Returns the pools that want workers, or start on demand, in the order of the configuration."""
         return {name: pool for name, pool in self.pools.items() if pool.wanted > 0 or pool.starts_for_clients}
 
+    def offered_anywhere(self) -> dict[str, PoolView]:
+        """Returns the pools that are offered here, and behind them those that only other hosts offer. Of one that both
+        have, clients get this host's workers or theirs."""
+        pools = self.offered()
+        for other in self.others:
+            for name, pool in other.offered().items():
+                own = pools.get(name)
+                if own is None:
+                    pools[name] = pool
+                elif own.browser_type == pool.browser_type:
+                    versions = own.versions | pool.versions if own.versions else own.versions
+                    pools[name] = replace(own, versions=versions, available=own.available + pool.available)
+        return pools
+
+    def pool(self, name: str) -> PoolView | None:
+        """Returns the pool of this name: this host's, or else the first other one's that offers it. None if there is
+        none (any more)."""
+        own = self.pools.get(name)
+        if not self.others or (own is not None and (own.wanted > 0 or own.starts_for_clients)):
+            return own
+        return next((each.pools[name] for each in self.others if name in each.offered()), own)
+
+    def is_available_elsewhere(self, name: str) -> bool:
+        """Whether another host has an available worker of this pool."""
+        return any((pool := other.pools.get(name)) is not None and pool.available > 0 for other in self.others)
+
     def label_keys(self) -> dict[LabelKey, tuple[str, ...]]:
-        """Returns the label keys of the pools that are offered, each with the names of its pools."""
+        """Returns the label keys of the pools that are offered anywhere, each with the names of its pools."""
         found: dict[LabelKey, tuple[str, ...]] = {}
-        for name, pool in self.offered().items():
+        for name, pool in self.offered_anywhere().items():
             for key in map(parse, pool.labels):
                 found[key] = (*found.get(key, ()), name)
         return found
 
     def pool_of(self, worker_id: str | None) -> str | None:
         """Returns the name of this worker's pool; None if there is no such worker."""
-        worker = self.workers.get(worker_id) if worker_id is not None else None
+        worker = self.worker(worker_id) if worker_id is not None else None
         return worker.pool if worker else None
+
+    def worker(self, worker_id: str) -> WorkerView | None:
+        """Returns this worker of any host; None if there is no such worker (any more)."""
+        if (own := self.workers.get(worker_id)) is not None or not self.others:
+            return own
+        return next((each.workers[worker_id] for each in self.others if worker_id in each.workers), None)
+
+    def all_workers(self) -> Iterator[WorkerView]:
+        """Yields the workers of all hosts, this one's first."""
+        yield from self.workers.values()
+        for other in self.others:
+            yield from other.workers.values()
 
     def without(self, protocol: Protocol) -> frozenset[str]:
         """Returns the ids of the workers that do not serve clients of this protocol: those of an older version, while
         the grid is upgraded, and of browsers that have none. One that has not told its version has told nothing."""
+        own = self._own_without(protocol)
+        return own.union(*(other.without(protocol) for other in self.others)) if self.others else own
+
+    def _own_without(self, protocol: Protocol) -> frozenset[str]:
         if protocol not in self._without:  # each client asks, and only another roster has another answer
             self._without[protocol] = frozenset(
                 worker.worker_id

@@ -1,4 +1,4 @@
-"""Reads the registry for the command line, through redis-py's blocking client."""
+"""Reads the registry for the command line, and marks hosts as drained, through redis-py's blocking client."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_faults import RedisFault
 from pwgrid.common.redis_url import shown
 from pwgrid.common.session_lifecycle import LIVE
+from pwgrid.registry import hosts as host_records
 from pwgrid.registry import records
 from pwgrid.registry.fault_of import NONSENSE, fault_of, write_fault
+from pwgrid.registry.hosts import HostsFound
 from pwgrid.registry.open_redis import open_blocking
 from pwgrid.registry.records import RegistrySnapshot, SessionRecord, WorkerRecord
 from pwgrid.registry.scripts import write_probe
@@ -64,6 +66,27 @@ def session(url: str, session_id: str, prefix: str = "") -> SessionRecord | None
     """Returns one session's record, or None if Redis has none (any more). Raises RegistryUnavailable."""
     with _connected(url, prefix) as redis:
         return next(iter(_sessions(redis, prefix, [session_id])), None)
+
+
+def hosts(url: str, prefix: str = "") -> HostsFound:
+    """Returns the hosts that form one grid. Raises RegistryUnavailable."""
+    with _connected(url, prefix) as redis:
+        return host_records.found(*_pipeline(redis, host_records.commands(prefix)))
+
+
+def active(url: str, prefix: str = "") -> dict[str, int]:
+    """Returns the live sessions by worker field. Raises RegistryUnavailable."""
+    with _connected(url, prefix) as redis:
+        (counters,) = _pipeline(redis, [("HGETALL", prefix + records.ACTIVE)])
+    return records.counts(counters)
+
+
+def mark_drained(url: str, prefix: str, name: str, since: float | None) -> None:
+    """Has a host get no more sessions, `since` then (Unix seconds); with None it gets them again. Raises
+    RegistryUnavailable."""
+    key = prefix + host_records.DRAINED
+    with _connected(url, prefix) as redis:
+        _pipeline(redis, [("HDEL", key, name) if since is None else ("HSET", key, name, f"{since:.3f}")])
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,9 @@ ENDS = "sessions:ends"
 LENGTHS = "sessions:lengths"
 INDEX = "sessions:index"
 PAGE_HISTORY = "page:history"
+HOST_HISTORY = "cluster:hosts:history:"
+"""Stands for PAGE_HISTORY, before the host's name, where several hosts are one grid."""
+
 
 LENGTH_BOUNDS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0)
 """Upper bounds of a session's length, as reaper.lua has them."""
@@ -48,6 +51,9 @@ ISOLATION = "isolation"
 
 PROTOCOL = "protocol"
 """A field of the record of a session or lease that speaks another one than Playwright's."""
+
+HOST = "host"
+"""A field of the record of a session or lease, where several hosts are one grid: the name of its worker's."""
 
 PROFILE = "profile"
 """A field of the record of a session with a profile: its name."""
@@ -96,6 +102,8 @@ class WorkerRecord:
     """Label keys of its pool."""
     last_heartbeat: float = 0.0
     """Only the scripts write it."""
+    host: str = ""
+    """The name of its host, where several hosts are one grid."""
 
     def fields(self, *, renewed: bool = False) -> list[str]:
         """Returns the hash as names and values in turn, without the fields that register.lua sets itself; if `renewed`,
@@ -112,6 +120,7 @@ class WorkerRecord:
             "rssMib": "" if self.rss_mib is None else str(self.rss_mib),
             "pool": self.pool or self.browser_type,
             "labels": ",".join(self.labels),
+            **({"host": self.host} if self.host else {}),
         }
         return [text for pair in named.items() if not renewed or pair[0] not in _WRITTEN_BY_HEARTBEAT for text in pair]
 
@@ -134,6 +143,7 @@ class WorkerRecord:
             pool=values.get("pool") or browser_type,  # other programs register workers without one
             labels=tuple(filter(None, values.get("labels", "").split(","))),
             last_heartbeat=number(values.get("lastHeartbeat")),
+            host=values.get("host", ""),
         )
 
 
@@ -231,6 +241,11 @@ class SessionRecord:
         return self.extra.get(PROFILE) or None
 
     @property
+    def host(self) -> str | None:
+        """The name of its host; None where a host is a grid of its own."""
+        return self.extra.get(HOST) or None
+
+    @property
     def kept_until(self) -> float | None:
         """Until when its browser waits for a client to come back; None if it has one, or has ended."""
         until = number(self.extra.get(KEPT_UNTIL))
@@ -265,6 +280,7 @@ class SessionRecord:
             "profile": self.profile,
             "ignoredOptions": self.ignored_options,
             "viewedAt": self.viewed_at,
+            "host": self.host,
             **{name: self.extra.get(name) for name in OPTIONAL_FIELDS},
             "lease": f"{self.worker_id}-{lease}" if (lease := self.extra.get(OF_LEASE)) else None,
         }

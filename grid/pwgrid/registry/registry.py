@@ -26,6 +26,7 @@ from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry import records
 from pwgrid.registry.fault_of import NONSENSE, fault_of, write_fault
+from pwgrid.registry.hosts import HostRecords
 from pwgrid.registry.open_redis import database
 from pwgrid.registry.records import (
     Activity,
@@ -71,10 +72,13 @@ class Registry:
         self._now = now
         self._counters = (prefix + records.ACTIVE, prefix + records.LIFETIME)
         self._instance = secrets.token_hex(4)
+        host = settings.host_name()
+        self._history = prefix + (f"{records.HOST_HISTORY}{host}" if host else records.PAGE_HISTORY)
         self._own: tuple[str, str] = ("", "")
         self._subscriptions: list[Subscription] = []
         self.client = RedisClient(url, timeout_s=self._timeout_s, scripts=SCRIPTS.values(), prefix=prefix)
         self.client.on_connect(self._move_subscriptions)
+        self.hosts = HostRecords(self.client, prefix)
 
     def __repr__(self) -> str:
         return f"<Registry {self.client!r} prefix={self._prefix!r}>"
@@ -119,6 +123,8 @@ class Registry:
         fields: Mapping[str, str] | None = None,
         caps: Mapping[str, int] | None = None,
         kind: HeldAs = HeldAs.SESSION,
+        prefer_host: str = "",
+        avoid_hosts: Collection[str] = (),
     ) -> str | None:
         """Chooses a worker, leases one of its slots for `lease_s`, and returns its id. Returns None when no worker is
         eligible, a cap is reached, or the session has run already.
@@ -127,12 +133,16 @@ class Registry:
         eligible, with `pool` only that pool's. `fields` go into the session's record. `caps` maps a name like
         "run:nightly" to how many of its sessions may live at once. A session that was selected before gets the same
         answer; if its worker is excluded now, that lease is taken back. For a borrowed lease, `kind` says so, and
-        `session_id` is its id.
+        `session_id` is its id. Workers of `prefer_host` come first, those of `avoid_hosts` are not eligible.
         """
         settings = self._settings
         extra = [text for pair in fields.items() for text in pair] if fields else []
         if caps:
             extra += [text for cap, most in caps.items() for text in (f"max:{cap}", str(most))]
+        if prefer_host:
+            extra += ["prefer:host", prefer_host]
+        if avoid_hosts:
+            extra += ["avoid:hosts", ",".join(avoid_hosts)]
         arguments = (
             browser_type,
             max_concurrent,
@@ -266,14 +276,14 @@ class Registry:
 
     async def keep_sample(self, sample: str, *, at_most: int, ttl_s: float) -> None:
         """Keeps a sample of the dashboard's curves for other proxies, and only the newest `at_most` of all samples."""
-        key = self._prefix + records.PAGE_HISTORY
+        key = self._history
         await self.client.pipeline(
             [("RPUSH", key, sample), ("LTRIM", key, -at_most, -1), ("PEXPIRE", key, round(ttl_s * 1000))]
         )
 
     async def samples(self) -> list[str]:
         """Returns the kept samples, the newest last."""
-        found: list[str] = await self.client.call("LRANGE", self._prefix + records.PAGE_HISTORY, 0, -1)
+        found: list[str] = await self.client.call("LRANGE", self._history, 0, -1)
         return found
 
     # Leases

@@ -55,3 +55,11 @@ class ProxyArguments:
     control: socket.socket
     listeners: tuple[socket.socket, ...]
     tokens_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForwarderArguments:
+    """Everything that the forwarder needs. It connects to the master's control socket, as a later master's."""
+
+    settings: Settings
+    runtime: Path

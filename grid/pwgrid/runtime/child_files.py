@@ -6,6 +6,7 @@ By these the next master, or the last child, can tell the children from other pr
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -86,7 +87,7 @@ class ChildState:
 def state_path(runtime: Path, kind: ChildKind, name: str) -> Path:
     if kind == "worker":
         return worker_dir(runtime, name) / WORKER_FILE
-    return runtime / "redis" / "server.json" if kind == "redis" else runtime / "proxy" / f"{name}.json"
+    return runtime / "redis" / "server.json" if kind == "redis" else runtime / kind / f"{name}.json"
 
 
 def remove_state(runtime: Path, kind: ChildKind, name: str) -> None:
@@ -97,7 +98,8 @@ def remove_state(runtime: Path, kind: ChildKind, name: str) -> None:
 
 def read_states(runtime: Path) -> Iterator[ChildState]:
     """Every child that has a file in `runtime`; skips files that cannot be read."""
-    paths = [*runtime.glob(f"w/*/{WORKER_FILE}"), *runtime.glob("proxy/*.json"), *runtime.glob("redis/server.json")]
+    others = ("proxy/*.json", "forwarder/*.json", "redis/server.json")
+    paths = [*runtime.glob(f"w/*/{WORKER_FILE}"), *itertools.chain.from_iterable(map(runtime.glob, others))]
     for path in sorted(paths):
         state = _read(path)
         if state is not None and state.path(runtime) == path:

@@ -38,6 +38,9 @@ KEPT_FILES: Final = "files"
 SESSION_FILES: Final = "files"
 """In a worker's directory: a link for each session with files; its text is the name of the directory that has them."""
 
+FORWARDER_SOCKET: Final = "forwarder.sock"
+"""Where proxies offer clients whose workers are on other hosts."""
+
 PROTOCOLS: Final = "devtools"
 """The directory for descriptions of the DevTools protocol, by versions of Chromium."""
 

@@ -132,7 +132,7 @@ class Settings(BaseModel, frozen=True):
     advertised_url: value_types.AdvertisedUrl = setting(value_types.SecretUrl(""), "listener", "fixed")
     """URL of the grid for its clients, like https://grid.example.org/grid behind a reverse proxy."""
     advertised_host: value_types.HostOrNone = setting("", "listener", "fixed")
-    """Host in the endpoints that the grid gives to clients, where the rest of the URL is as they ask; empty: host."""
+    """Host in the endpoints that clients get, and for other grids on the same Redis: they are one then. Empty: host."""
     trusted_proxies: tuple[value_types.TrustedProxy, ...] = setting((), "listener", "proxy")
     """Reverse proxies whose X-Forwarded-* or Forwarded headers count: addresses, networks, unix for a Unix socket."""
 
@@ -177,6 +177,9 @@ class Settings(BaseModel, frozen=True):
     """Sessions and leases that a label key may have at once; further clients wait. 0: any number."""
     max_sessions_per_token: value_types.Count = setting(0, "queue", "proxy")
     """Sessions and leases at once of a token that has no limit of its own; further clients wait. 0: any number."""
+
+    select_locality: Literal["own", "any"] = setting("own", "queue", "proxy")
+    """Whose workers a client gets where several hosts are one grid. own: its own host's first; any: of all alike."""
 
     borrow_trailing_fallback: bool = setting(True, "labels", "proxy")
     """If no pool has the label key that is asked for, drop its last segments until one has what is left."""
@@ -384,6 +387,13 @@ class Settings(BaseModel, frozen=True):
         local = self.local_url()
         return (self.advertised() or replace(local, host=self.advertised_host or local.host)).web_socket
 
+    def host_name(self) -> str:
+        """The name of this host where it may be one of several, which name the same Redis: host and port, at which the
+        others reach it. Empty where it stands alone."""
+        if not (self.redis_url and self.advertised_host):
+            return ""
+        return GridUrl(False, self.advertised_host, self.port).address
+
     def client_url(self) -> str:
         """The same as clients have to write it: below a path a reverse proxy may know only what has the slash."""
         url = self.base_url()
@@ -463,7 +473,13 @@ class Settings(BaseModel, frozen=True):
             )
             yield ("host", "token", "allow_public"), "host", sentence
         advertised = self.advertised()
-        if advertised and self.advertised_host and advertised.host != self.advertised_host.lower():
+        is_one_of_several = self.redis_url or self.redis_host  # advertised_host is for other hosts then
+        if (
+            advertised
+            and self.advertised_host
+            and not is_one_of_several
+            and advertised.host != self.advertised_host.lower()
+        ):
             other = f"{advertised.host}, {sources['advertised_url']}"
             sentence = f"advertised_url names another host ({other}): make them agree, or leave one of them out"
             yield ("advertised_url", "advertised_host"), "advertised_host", sentence

@@ -266,6 +266,7 @@ class RegistrySync:
             handoff=str(boot.directory / "handoff.sock"),
             pid=os.getpid(),
             rss_mib=self.rss_mib,
+            host=boot.settings.host_name(),
         )
 
     async def _register(self) -> None:

@@ -12,6 +12,7 @@ import structlog
 
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
+from pwgrid.common.packet_server import PROMISE_AGAIN_S, PROMISE_S
 from pwgrid.common.profiles import ProfileInUse, TooManyProfiles
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.common.types import GIVEN_BY_CLIENTS, Isolation, Protocol
@@ -19,7 +20,7 @@ from pwgrid.registry.records import ISOLATION, OF_LEASE, PROTOCOL, TOKEN, TOKEN_
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer
 from pwgrid.worker.browser.session_browsers import SessionBrowsers
-from pwgrid.worker.handoff_server import PROMISE_AGAIN_S, PROMISE_S, HandoffServer
+from pwgrid.worker.handoff_server import HandoffServer
 from pwgrid.worker.holders import End, Kept, LiveSession, OfferedClient, OwnBrowser, ProfileCopy, SessionClosed
 from pwgrid.worker.profiles import SessionProfiles
 from pwgrid.worker.registry_sync import RECORD_AT_ONCE, RECORD_DELAY_S, RegistrySync

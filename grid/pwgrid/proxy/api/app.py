@@ -11,6 +11,7 @@ from pwgrid.proxy.api import dashboard_files, docs_pages, not_a_websocket
 from pwgrid.proxy.api.devtools import devtools_routes
 from pwgrid.proxy.api.errors import HANDLERS, problems
 from pwgrid.proxy.api.grid import health_routes, operator_routes, pool_command_routes
+from pwgrid.proxy.api.hosts import forwarded_route, host_routes
 from pwgrid.proxy.api.leases import lease_routes
 from pwgrid.proxy.api.live_view import live_view_route
 from pwgrid.proxy.api.metrics import RequestCounts, Requests, metrics_route
@@ -59,6 +60,8 @@ def create_app(grid: Services, access: Access) -> FastAPI:
         (lease_routes(grid), takes_token),
         (operator_routes(grid), takes_token),
         (pool_command_routes(grid), takes_token),
+        (host_routes(grid), takes_token),
+        (forwarded_route(grid), {}),
         (metrics_route(grid, requests), takes_token),
     ]
     for router, of_all in routers:

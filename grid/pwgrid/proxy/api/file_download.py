@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import BinaryIO, Final
 from urllib.parse import quote
 
@@ -19,13 +20,7 @@ class FileDownload(StreamingResponse):
 
     def __init__(self, file: BinaryIO, name: str, size: int) -> None:
         self._file = file
-        headers = {
-            "Content-Length": str(size),
-            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
-            "X-Content-Type-Options": "nosniff",
-            "Cache-Control": "no-store",
-        }
-        super().__init__(self._parts(size), headers=headers)
+        super().__init__(self._parts(size), headers=_headers(name, size))
 
     async def _parts(self, left: int) -> AsyncIterator[bytes]:
         while left > 0 and (part := await asyncio.to_thread(self._file.read, min(left, PART_BYTES))):
@@ -37,3 +32,32 @@ class FileDownload(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._file.close()
+
+
+class ForwardedDownload(StreamingResponse):
+    """A file that another host's proxy sends: `source` closes the connection to it."""
+
+    media_type = FileDownload.media_type
+
+    def __init__(self, source: AsyncExitStack, reader: asyncio.StreamReader, name: str, size: int) -> None:
+        self._source = source
+        super().__init__(_parts_of(reader, size), headers=_headers(name, size))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._source:
+            await super().__call__(scope, receive, send)
+
+
+async def _parts_of(reader: asyncio.StreamReader, left: int) -> AsyncIterator[bytes]:
+    while left > 0 and (part := await reader.read(min(left, PART_BYTES))):
+        left -= len(part)
+        yield part
+
+
+def _headers(name: str, size: int) -> dict[str, str]:
+    return {
+        "Content-Length": str(size),
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "no-store",
+    }

@@ -14,9 +14,11 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.bounded_body import BoundedBody
 from pwgrid.proxy.api.errors import problems
+from pwgrid.proxy.api.hosts import hosts_of
 from pwgrid.proxy.api.roles import NEEDS_OPERATOR, OPEN_TO_ALL, Operator
 from pwgrid.proxy.policy.access import ANYBODY
 from pwgrid.proxy.policy.refusal import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, Refusal, no_capacity
+from pwgrid.proxy.roster import PoolView, Roster
 from pwgrid.proxy.services import Services
 from pwgrid.registry.records import RegistrySnapshot
 
@@ -77,7 +79,7 @@ def operator_routes(grid: Services) -> APIRouter:
         """Drains a worker: it takes no new session and ends when its live ones have ended; its replacement starts at
         once. With `now` its live sessions end at once, too."""
         if worker_id not in grid.roster.workers:
-            raise Refusal(404, f"there is no worker {worker_id[:40]!r}: GET /v1/workers lists them")
+            return await _drain_elsewhere(grid, worker_id, now=now)
         # Without `once` a second drain, which may be a retry, cuts sessions.
         asked = {"worker": worker_id, "reason": "operator", "now": now, "once": True}
         return models.Draining.model_validate(await _ask_master(grid, "drain", asked))
@@ -88,11 +90,12 @@ def operator_routes(grid: Services) -> APIRouter:
         version."""
         found = await grid.registry.snapshot()
         rooms = _rooms(grid, found)
-        there = {name: pool for name, pool in grid.roster.pools.items() if not pool.is_removed}
+        there = {name: pool for name, pool in _pools(grid.roster).items() if not pool.is_removed}
         labels = _summed(rooms, {name: pool.labels for name, pool in there.items()})
         versions = _summed(rooms, {name: (pool.playwright,) for name, pool in there.items() if pool.playwright})
         versions = dict(sorted(versions.items(), key=lambda each: order_of(each[0])))
-        return models.Capacity(total=_sum(rooms.values()), pools=rooms, labels=labels, versions=versions)
+        hosts = {host.name: host.room for host in hosts_of(grid, found.active)}
+        return models.Capacity(total=_sum(rooms.values()), pools=rooms, labels=labels, versions=versions, hosts=hosts)
 
     @router.get("/v1/pools", tags=["pools"])
     async def pools() -> models.Pools:
@@ -153,8 +156,30 @@ async def _ask_master(grid: Services, name: str, data: dict[str, Any]) -> dict[s
         raise no_capacity(str(gone)) from None
 
 
+async def _drain_elsewhere(grid: Services, worker_id: str, *, now: bool) -> models.Draining:
+    """Drains a worker of another host, which hears it over Redis. Raises Refusal."""
+    host = await grid.hosts.host_of(worker_id)
+    if host is None:
+        raise Refusal(404, f"there is no worker {worker_id[:40]!r}: GET /v1/workers lists them")
+    if now:
+        name = host.record.name
+        raise Refusal(409, f"the worker is on host {name}: only there its sessions can be ended at once; ask that host")
+    worker = host.roster.workers[worker_id]
+    is_there = await grid.registry.send_drain(worker.browser_type, worker_id)
+    return models.Draining(draining=[worker_id] if is_there else [])
+
+
+def _pools(roster: Roster) -> dict[str, PoolView]:
+    """The pools of all hosts by their names, this one's first."""
+    elsewhere = {name: pool for other in roster.others for name, pool in other.pools.items()}
+    return roster.pools | {name: pool for name, pool in elsewhere.items() if name not in roster.pools}
+
+
 def _rooms(grid: Services, found: RegistrySnapshot) -> dict[str, models.Room]:
-    """By pool, of those that the master has told of."""
+    """By pool, of those that the masters have told of."""
+    waiting = Counter({name: grid.queue.waiting(name) for name in grid.roster.pools})
+    for host in grid.hosts.table.others.values():
+        waiting.update(host.record.waiting)
     slots, busy, spare = Counter[str](), Counter[str](), Counter[str]()
     for field, worker in found.workers.items():
         busy[worker.pool] += found.active.get(field, 0)
@@ -162,8 +187,8 @@ def _rooms(grid: Services, found: RegistrySnapshot) -> dict[str, models.Room]:
             slots[worker.pool] += worker.slots
         spare[worker.pool] += worker.status == WorkerStatus.SPARE
     return {
-        name: models.Room(slots=slots[name], busy=busy[name], waiting=grid.queue.waiting(name), spare=spare[name])
-        for name in grid.roster.pools
+        name: models.Room(slots=slots[name], busy=busy[name], waiting=waiting[name], spare=spare[name])
+        for name in _pools(grid.roster)
     }
 
 

@@ -183,7 +183,7 @@ def _claim(gateway: Gateway, wanted: models.Borrow, identity: Identity, client: 
 
 def _version_of(grid: Services, worker_id: str, pool: str) -> str:
     """Returns the Playwright that clients of a lease must have, which is that of its worker."""
-    worker, offered = grid.roster.workers.get(worker_id), grid.roster.pools.get(pool)
+    worker, offered = grid.roster.worker(worker_id), grid.roster.pool(pool)
     return (worker.playwright_version if worker else None) or (offered.playwright if offered else "")
 
 

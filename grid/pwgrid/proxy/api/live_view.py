@@ -19,6 +19,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.tasks import first_of
+from pwgrid.proxy.api.hosts import check_is_here
 from pwgrid.proxy.api.page_socket import close_page, send_to_page, until_refused, who_looks
 from pwgrid.proxy.api.requests_as_sent import arrival_of
 from pwgrid.proxy.api.sessions import find_session
@@ -71,6 +72,7 @@ async def _open_view(
     record = await find_session(grid, session_id, identity)
     if record.status != SessionStatus.RUNNING:
         raise Refusal(409, f"the session does not run: it is {record.status}")
+    check_is_here(grid, record, "the pages")
     try:
         path = worker_dir(grid.runtime, record.worker_id)
     except ValueError:  # whatever is in Redis

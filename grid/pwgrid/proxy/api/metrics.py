@@ -209,6 +209,14 @@ REDIS_WRITABLE: Final = gauge(
 )
 REDIS_SECONDS: Final = histogram("pwgrid_proxy_redis_exchange_seconds", _P, "How long Redis took for a pipeline")
 
+HOSTS: Final = gauge(
+    "pwgrid_hosts",
+    _P,
+    "Hosts, where several form the grid, as this one sees them: serving, drained, stopping, unreachable, silent",
+    ("state",),
+)
+FORWARDED: Final = counter("pwgrid_upgrades_forwarded", _P, "Clients that a worker of another host has taken")
+
 BUILD: Final = gauge(
     "pwgrid_build_info", _P, "Always 1; the labels are the versions that run", ("version", "python_version")
 )
@@ -393,6 +401,9 @@ def _of_proxy(scrape: Scrape) -> Iterator[Metric]:
     yield REFUSALS.of(((str(status), reason), count) for (status, reason), count in figures.refusals.items())
     yield HTTP.of(((route, method, str(status)), count) for (route, method, status), count in scrape.requests.items())
     yield REDIS_SECONDS.of([((), grid.registry.client.exchanges)])
+    yield HOSTS.of(((state,), count) for state, count in grid.hosts.counted().items())
+    forwarding = grid.gateway.forwarding
+    yield FORWARDED.of([((), 0 if forwarding is None else forwarding.forwarded)])
 
 
 UNKNOWN: Final = "unknown"

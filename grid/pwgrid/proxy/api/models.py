@@ -125,6 +125,8 @@ class Worker(_Model):
     rss_mib: int | None
     started_at: float
     ws_endpoint: str | None
+    host: str | None
+    """The name of its host, where several hosts are one grid."""
 
 
 class Workers(_Model):
@@ -155,6 +157,7 @@ class Workers(_Model):
                     rss_mib=worker.rss_mib,
                     started_at=worker.started_at,
                     ws_endpoint=worker.ws_endpoint if with_endpoints else None,
+                    host=worker.host or None,
                 )
                 for field, worker in found.workers.items()
             ],
@@ -212,6 +215,8 @@ class Session(_Model):
     """The id of the lease that its client came with."""
     viewed_at: float | None
     """When somebody last looked at its pages."""
+    host: str | None
+    """The name of its worker's host, where several hosts are one grid."""
 
     @classmethod
     def of(cls, record: SessionRecord) -> "Session":
@@ -385,14 +390,37 @@ class Room(_Model):
     spare: int
 
 
+class Host(_Model):
+    """One of the hosts that form a grid: its name is host and port, at which the others reach it. `state` says whether
+    it gets clients: serving, drained, stopping, unreachable (from the host that answers) or silent. `workers` counts
+    those that serve."""
+
+    name: str
+    is_own: Annotated[bool, Field(serialization_alias="self")]
+    """Whether it is the one that answers."""
+    state: str
+    version: str
+    last_heartbeat: float
+    workers: int
+    pools: list[str]
+    room: Room
+
+
+class Hosts(_Model):
+    """The hosts by their names; none where a host stands alone."""
+
+    hosts: list[Host]
+
+
 class Capacity(_Model):
     """How much there is and how much is taken. A label key has the figures of its pools, and a Playwright version those
-    of the pools that have it."""
+    of the pools that have it; `hosts` has those of each host, where several form the grid."""
 
     total: Room
     pools: dict[str, Room]
     labels: dict[str, Room]
     versions: dict[str, Room]
+    hosts: dict[str, Room]
 
 
 class Pool(_Model):

@@ -22,6 +22,7 @@ from pwgrid.common.types import Isolation, Protocol
 from pwgrid.proxy.client_traces import Attempt, attempting
 from pwgrid.proxy.connect.find_session import FoundSession
 from pwgrid.proxy.connect.first_bytes import parse_head
+from pwgrid.proxy.connect.forwarding import Forwarded, Forwarding
 from pwgrid.proxy.connect.gateway import SUCCESSOR_POLL_INTERVAL_S, SUCCESSOR_S, Gateway
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, clear_marks, may_be_served
 from pwgrid.proxy.connect.profile_check import check_profile
@@ -35,6 +36,7 @@ from pwgrid.proxy.policy.connect_request import (
     decide,
 )
 from pwgrid.proxy.policy.devtools_request import not_yours, speaks_no_cdp
+from pwgrid.proxy.policy.forward import forward_in
 from pwgrid.proxy.policy.own_browser import OwnBrowser
 from pwgrid.proxy.policy.refusal import Refusal, no_capacity, no_such_lease, not_launched
 from pwgrid.proxy.policy.session_caps import caps_of
@@ -70,6 +72,8 @@ class ConnectingClient(asyncio.Protocol):
         """What a worker gets of this client."""
         self._own: OwnBrowser | None = None
         """The browser that it asks for itself."""
+        self._forwarded: Forwarded | None = None
+        """What another host's proxy has decided for it."""
         self._is_gone = False
         self._refused: RefusalInCdp | None = None
         self._attempt: Attempt | None = None
@@ -132,6 +136,10 @@ class ConnectingClient(asyncio.Protocol):
 
     async def _decide(self, request: Request) -> None:
         """Serves the client, or raises what it gets instead."""
+        forwarding = self._gateway.forwarding
+        if forwarding is not None and (forward_id := forward_in(request.path)) is not None:
+            await self._serve_forwarded(forwarding, forward_id)
+            return
         local, gateway = _address(self._transport.get_extra_info("sockname")), self._gateway
         self._arrival = gateway.access.arrivals.of(request.headers.get_all, self._peer, local)
         wanted = decide(request, gateway.policy(), local, self._arrival)
@@ -219,7 +227,7 @@ class ConnectingClient(asyncio.Protocol):
     async def _serve_with_lease(self, lease: LeasePath, headers: Headers) -> None:
         """Hands the client over to the worker of its lease. It takes no slot of its own."""
         gateway = self._gateway
-        worker = gateway.roster.workers.get(lease.worker_id)
+        worker = gateway.roster.worker(lease.worker_id)
         if worker is not None and worker.browser_type != lease.browser_type:
             raise no_such_lease()
         if lease.worker_id in gateway.roster.without(lease.protocol):
@@ -232,7 +240,7 @@ class ConnectingClient(asyncio.Protocol):
         try:
             session_id, served_at = await self._offer_to(lease.worker_id, {"lease": lease.lease_id})
         except HandoffFailure as failure:
-            is_known = lease.worker_id in gateway.roster.workers
+            is_known = await gateway.is_known(lease.worker_id)
             ended = failure.ended or (EndReason.GRID_STOPPED if gateway.roster.stopping else None)
             raise _lease_not_served(failure, ended, is_known=is_known, protocol=lease.protocol) from None
         self._let_go(lease.worker_id, session_id, served_at, lease.lease_id)
@@ -269,17 +277,46 @@ class ConnectingClient(asyncio.Protocol):
         spoken = _spoken(Protocol.CDP, path.keep_s, is_of_page=path.is_of_page)
         self._passed_on = {**self._passed_on_of(headers), **joins, **spoken}
         if self._attempt is not None:
-            self._attempt.asks_of(self._gateway.roster.workers.get(session.worker_id))
+            self._attempt.asks_of(self._gateway.roster.worker(session.worker_id))
         try:
             _, served_at = await self._offer_to(session.worker_id, joins)
         except HandoffFailure as failure:
             if session.is_pending and failure.reason == OfferRefusal.NO_SESSION:
                 return False
-            if failure.reason == OfferRefusal.NO_SESSION or session.worker_id not in self._gateway.roster.workers:
+            if failure.reason == OfferRefusal.NO_SESSION or self._gateway.roster.worker(session.worker_id) is None:
                 raise not_yours() from None
             raise no_capacity(f"the worker of this session does not take its client now: {failure.reason}") from None
         self._let_go(session.worker_id, session.session_id, served_at)
         return True
+
+    # A client of another host
+
+    async def _serve_forwarded(self, forwarding: Forwarding, forward_id: str) -> None:
+        """Hands over a client that another host's proxy has forwarded. That one has checked all, and has a slot of the
+        worker, unless the client comes with a lease or joins a session. It hears why the worker does not take it."""
+        try:
+            forwarded = self._forwarded = await forwarding.take(forward_id)
+            self._passed_on = forwarded.request
+            if forwarded.ids:
+                await self._offer_to(forwarded.worker_id, forwarded.ids)
+            else:
+                await self._offer_forwarded(forwarded)
+        except HandoffFailure as failure:
+            log.info("forwarded_not_taken", worker=forwarded.worker_id, reason=failure.reason)
+            await forwarding.refuse(forward_id, failure)
+            self._send_refusal(no_capacity(f"the worker does not take this client: {failure.reason}"))
+        except Refusal as refusal:
+            self._send_refusal(refusal)
+        else:
+            log.debug("forwarded_here", worker=forwarded.worker_id, session=forwarded.session_id)
+            self._transport.abort()
+
+    async def _offer_forwarded(self, forwarded: Forwarded) -> None:
+        try:
+            await self._offer(forwarded.worker_id, forwarded.session_id)
+        except HandoffFailure as failure:
+            if not await may_be_served(self._sock, failure):
+                raise
 
     # All
 
@@ -339,15 +376,19 @@ class ConnectingClient(asyncio.Protocol):
         self._transport.pause_reading()
         self._sock = self._transport.get_extra_info("socket")
         clear_marks(self._sock)
-        since = time.monotonic()
+        since, handoffs = time.monotonic(), self._gateway.handoffs
         until = since + self._gateway.settings.launch_timeout
         request = {**self._passed_on, "early": self._early.decode("latin-1")}
-        if self._own is not None:
+        offer = handoffs.offer
+        if self._forwarded is not None:  # the other host has decided all
+            until, offer = self._forwarded.until, handoffs.offer_here
+            request["early"] = self._forwarded.early + self._early.decode("latin-1")
+        elif self._own is not None:
             request["own"] = self._own.for_worker(since, until)
         elif "lease" in request:  # only its worker knows whether the lease gets one all the same
             request["until"] = until
         try:
-            served_at = await self._gateway.handoffs.offer(worker_id, session_id, request, self._sock, until)
+            served_at = await offer(worker_id, session_id, request, self._sock, until)
         except HandoffFailure as failure:
             if self._attempt is not None:
                 self._attempt.offered("handoff", since, time.monotonic(), worker_id, failure.reason)
@@ -367,6 +408,10 @@ class ConnectingClient(asyncio.Protocol):
         self._gateway.figures.refused += 1
         self._gateway.figures.note_refusal(refusal)
         self._gateway.refusal_log.note(refusal, self._arrival.client or "unknown", str(self._arrival))
+        self._send_refusal(refusal, request)
+
+    def _send_refusal(self, refusal: Refusal, request: Request | None = None) -> None:
+        """Sends it and closes the connection."""
         if self._transport.is_closing():
             return
         self._refused = RefusalInCdp.to(self._transport, request, refusal)

@@ -14,6 +14,7 @@ import structlog
 from pwgrid.proxy.client_traces import Attempt, ClientTraces
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures, Pool, Waited
 from pwgrid.proxy.connect.find_session import SessionFinder
+from pwgrid.proxy.connect.forwarding import Forwarding
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs
 from pwgrid.proxy.connect.refusal_log import RefusalLog
 from pwgrid.proxy.policy.access import Access, Identity
@@ -73,11 +74,13 @@ class Gateway:
     on_slot_taken: Callable[[], None] = lambda: None
     traces: ClientTraces | None = None
     """None unless they are asked for."""
+    forwarding: Forwarding | None = None
+    """None where this host stands alone."""
     _policy: Policy | None = None
 
     def policy(self) -> Policy:
         if self._policy is None:
-            settings, offered = self.settings, self.roster.offered()
+            settings, offered = self.settings, self.roster.offered_anywhere()
             default = settings.default_browser_type
             types = {pool.browser_type for pool in offered.values()}
             sandbox = {"chromiumSandbox": settings.chromium_sandbox}
@@ -95,10 +98,10 @@ class Gateway:
                 launch=LaunchRules(settings.launch_options == "heed", settings.allowed_browser_args),
                 keep_max_s=settings.keep_max,
                 profiles=settings.profiles,
-                pools_of_workers={worker.worker_id: worker.pool for worker in self.roster.workers.values()},
+                pools_of_workers={worker.worker_id: worker.pool for worker in self.roster.all_workers()},
                 versions_of_workers={
                     worker.worker_id: worker.playwright_version
-                    for worker in self.roster.workers.values()
+                    for worker in self.roster.all_workers()
                     if worker.playwright_version
                 },
             )
@@ -185,15 +188,21 @@ class Gateway:
             except HandoffFailure as failure:
                 if await self.may_answer_again(worker_id, until):
                     continue
-                if worker_id not in self.roster.workers:
+                if not await self.is_known(worker_id):
                     return None
                 raise no_capacity(f"the worker of {about} does not answer: {failure}") from None
 
     async def may_answer_again(self, worker_id: str, until: float) -> bool:
         """Waits a moment. Returns whether a worker that is gone may still get a successor: the master lists it, and the
-        loop's clock is before `until`."""
+        loop's clock is before `until`. For one of another host that host's proxy waits."""
         await asyncio.sleep(SUCCESSOR_POLL_INTERVAL_S)  # no event tells that the successor listens
         return worker_id in self.roster.workers and asyncio.get_running_loop().time() < until
+
+    async def is_known(self, worker_id: str) -> bool:
+        """Whether there is such a worker, perhaps on another host that nobody can reach now."""
+        if self.roster.worker(worker_id) is not None:
+            return True
+        return self.forwarding is not None and await self.forwarding.host_of(worker_id) is not None
 
     def closed(self) -> Refusal | None:
         """Returns the refusal for all clients while the grid takes none; else None."""
@@ -204,22 +213,24 @@ class Gateway:
 
     def check_pool(self, identity: Identity, pool: str) -> None:
         """Raises Refusal(403) for a pool that this token may not use."""
-        found = self.roster.pools.get(pool)
+        found = self.roster.pool(pool)
         identity.check_pool(pool, found.like if found else "")
 
     def deadline(self, pool: str, usual_s: float) -> float:
         """Returns until when a client may wait in the line of this pool, by the event loop's clock: so long as it may
         usually, and for a launch where a pool that starts on demand has no worker yet."""
-        found = self.roster.pools.get(pool)
-        launch_s = self.settings.launch_timeout if found and found.is_on_demand and not found.available else 0.0
+        found = self.roster.pool(pool)
+        is_to_start = found is not None and found.is_on_demand and not found.available
+        launch_s = self.settings.launch_timeout if is_to_start else 0.0
         return asyncio.get_running_loop().time() + usual_s + launch_s
 
     def roster_changed(self) -> None:
         """Makes the policy anew: it depends on the roster. Refuses those in line whom their pool serves no more."""
         self._policy = None
         queue = self.selector.queue
+        anywhere = self.roster.offered_anywhere() if self.roster.others else self.roster.pools
         for name in queue.pools():
-            pool = self.roster.pools.get(name)
+            pool = anywhere.get(name) or self.roster.pools.get(name)
             if pool is None or pool.is_removed:
                 pools = self.policy().pools
                 for claim in queue.waiting_in(name):
@@ -236,5 +247,7 @@ class Gateway:
         """Returns the refusal for clients of a pool that should start for them and cannot; else None."""
         pool = self.roster.pools.get(name)
         if pool is None or not pool.is_on_demand or pool.available or not pool.reason:
+            return None
+        if self.roster.is_available_elsewhere(name):
             return None
         return not_on_demand(name, pool.reason)

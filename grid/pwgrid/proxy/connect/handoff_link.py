@@ -13,13 +13,14 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, despite_reset
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.proxy.client_traces import ClientTraces
+from pwgrid.proxy.hosts.host_table import OtherHost
 from pwgrid.proxy.policy.refusal import bad_handshake
 from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S, WorkerHealth
 from pwgrid.runtime.directory import worker_dir
@@ -253,14 +254,39 @@ def _settle(answer: PendingAnswer, outcome: dict[str, Any] | HandoffFailure) -> 
         answer.set_result(outcome)
 
 
+class Elsewhere(Protocol):
+    """The way to the workers of other hosts (proxy/connect/forwarding.py). Its methods raise as those of Handoffs."""
+
+    async def host_of(self, worker_id: str) -> OtherHost | None:
+        """Returns the other host that has this worker; None for one of this host, or of nobody."""
+
+    async def offer(
+        self,
+        host: OtherHost,
+        worker_id: str,
+        session_id: str,
+        request: Mapping[str, object],
+        sock: socket.socket,
+        until: float,
+    ) -> float: ...
+
+    async def ask(
+        self, host: OtherHost, worker_id: str, question: Mapping[str, object], until: float
+    ) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
+
+
 class Handoffs:
-    """The links to all workers, each opened at the worker's first session."""
+    """The ways to all workers: links to those of this host, each opened at the worker's first session, and `elsewhere`
+    to those of others, where there are any."""
 
     def __init__(self, runtime: Path, health: WorkerHealth, traces: ClientTraces | None = None) -> None:
         self._runtime = runtime
         self._health = health
         self._traces = traces
         self._links: dict[str, HandoffLink] = {}
+        self.elsewhere: Elsewhere | None = None
 
     async def offer(
         self,
@@ -277,6 +303,19 @@ class Handoffs:
         for the browser server, what the client has sent after its head, and perhaps which browser of its own it gets.
         `until`: how long a worker may take that acquires one (time.monotonic()). Raises Refusal if that is too much.
         """
+        if self.elsewhere is not None and (host := await self.elsewhere.host_of(worker_id)) is not None:
+            return await self.elsewhere.offer(host, worker_id, session_id, request, sock, until)
+        return await self.offer_here(worker_id, session_id, request, sock, until)
+
+    async def offer_here(
+        self,
+        worker_id: str,
+        session_id: str,
+        request: Mapping[str, object],
+        sock: socket.socket,
+        until: float = 0.0,
+    ) -> float:
+        """As `offer`, to workers of this host alone."""
         offer = {"session": session_id, "deadline": time.monotonic() + HANDOFF_TIMEOUT_S, **request}
         packet = orjson.dumps(offer)
         if len(packet) > MAX_OFFER_BYTES:  # a worker that cannot read it ends the link, which all clients share
@@ -286,6 +325,12 @@ class Handoffs:
     async def ask(self, worker_id: str, question: Mapping[str, object], until: float = 0.0) -> dict[str, Any]:
         """Returns a worker's answer to a question about a lease, say; it may work on it until `until`
         (time.monotonic()). Raises HandoffFailure."""
+        if self.elsewhere is not None and (host := await self.elsewhere.host_of(worker_id)) is not None:
+            return await self.elsewhere.ask(host, worker_id, question, until)
+        return await self.ask_here(worker_id, question, until)
+
+    async def ask_here(self, worker_id: str, question: Mapping[str, object], until: float = 0.0) -> dict[str, Any]:
+        """As `ask`, of workers of this host alone."""
         return await self._link(worker_id).ask(question, until)
 
     def open(self, worker_ids: Iterable[str]) -> None:
@@ -303,6 +348,8 @@ class Handoffs:
     def close(self) -> None:
         for worker_id in list(self._links):
             self.drop(worker_id, "the proxy is stopping")
+        if self.elsewhere is not None:
+            self.elsewhere.close()
 
     def _link(self, worker_id: str) -> HandoffLink:
         """Raises HandoffFailure."""
@@ -357,20 +404,3 @@ def is_passed_on(sock: socket.socket) -> bool:
 def is_served(sock: socket.socket) -> bool:
     """Whether a browser server has this connection: the first thing that it does is to set TCP_NODELAY."""
     return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
-
-
-def tune(listener: socket.socket, ping_timeout_s: float) -> None:
-    """Sets no delay on a listener, and, for dead peers, keepalive and a bound on unacknowledged data.
-
-    Accepted sockets inherit these (tcp(7)), so that no upgrade pays for six system calls. Playwright itself never
-    notices a client whose host or cable is gone. With a timeout of 0 the kernel's defaults for dead peers stay.
-    """
-    with contextlib.suppress(OSError):  # a listening Unix socket, from systemd, has none of these
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if ping_timeout_s <= 0:
-            return
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(ping_timeout_s / 3)))
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, int(ping_timeout_s / 6)))
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1000, int(ping_timeout_s * 1000)))

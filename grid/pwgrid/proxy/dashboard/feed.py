@@ -444,7 +444,7 @@ class Feed:
             status=self._status,
             pools=[pool for name, pool in roster.pools.items() if pool.wanted or name in with_workers],
             workers=roster.workers.values(),
-            active=self._activity.active,
+            active=self._active(),
             lifetime=self._activity.lifetime,
             sessions=self.sessions.rows,
             waiting=self._queue.waiting_by_run(),
@@ -464,6 +464,15 @@ class Feed:
             },
         )
 
+    def _active(self) -> Mapping[str, int]:
+        """Returns the live sessions of this host by worker field: where several hosts are one grid, each shows its
+        own workers and slots."""
+        active = self._activity.active
+        if not self._roster.hosts.others:
+            return active
+        own = {worker.counter for worker in self._roster.workers.values()}
+        return {field: count for field, count in active.items() if field in own}
+
     def _sample(self) -> Sample:
         figures = self._figures
         sizes = [worker.get("memoryMib") or worker.get("rssMib") or 0 for worker in self._status.get("workers", ())]
@@ -471,7 +480,7 @@ class Feed:
         is_known = "redis" not in self._problems
         sample = (
             round(time.time(), 1),
-            sum(self._activity.active.values()) if is_known else None,
+            sum(self._active().values()) if is_known else None,
             figures.handed_off - before[0],
             figures.refused - before[1],
             self._queue.waiting(),

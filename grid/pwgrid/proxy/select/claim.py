@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.common.types import BrowserType, Protocol
 from pwgrid.proxy.policy.fair_line import Party
-from pwgrid.registry.records import CAPS
+from pwgrid.registry.records import CAPS, PROFILE
 
 
 class ClientGone(Exception):
@@ -81,4 +81,6 @@ class Claim:
 
     def eligible_as(self) -> Hashable:
         """At one moment the registry has the same answer for all claims for which this is equal."""
-        return self.playwright_version, self.protocol, self.worker_id, frozenset(self.excluded), frozenset(self.caps)
+        has_profile = PROFILE in self.fields  # which only this host has
+        excluded, caps = frozenset(self.excluded), frozenset(self.caps)
+        return self.playwright_version, self.protocol, self.worker_id, excluded, caps, has_profile

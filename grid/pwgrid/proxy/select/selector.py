@@ -17,7 +17,8 @@ from pwgrid.proxy.policy.refusal import Refusal, registry_away
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.claim import Claim
 from pwgrid.proxy.select.queue import Queue
-from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S, WorkerHealth
+from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S, MAY_TAKE_IT_LATER, WorkerHealth
+from pwgrid.registry.records import PROFILE
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
 
@@ -50,7 +51,7 @@ class Selector:
 
     async def select(self, claim: Claim) -> str | None:
         """Leases a slot for the claim, and returns its worker's id. Returns None when no worker has one."""
-        settings, pool = self._settings, self._roster.pools.get(claim.pool)
+        settings, pool, hosts = self._settings, self._roster.pool(claim.pool), self._roster.hosts
         since = time.monotonic()
         try:
             worker_id = await self._registry.select(
@@ -67,6 +68,8 @@ class Selector:
                 pool=claim.pool,
                 fields=claim.fields,
                 caps=claim.caps,
+                prefer_host=hosts.own if hosts.is_own_first and hosts.others else "",
+                avoid_hosts=self._avoided(claim),
             )
         except RegistryUnavailable as error:
             if not self._without_redis:
@@ -108,6 +111,14 @@ class Selector:
     def _excluded(self, claim: Claim) -> set[str]:
         excluded = claim.excluded | self.health.not_to_choose()
         return excluded if claim.protocol is Protocol.PLAYWRIGHT else excluded | self._roster.without(claim.protocol)
+
+    def _avoided(self, claim: Claim) -> frozenset[str]:
+        """Returns the names of the hosts none of whose workers may be chosen."""
+        hosts = self._roster.hosts
+        if PROFILE in claim.fields:  # profiles are on the host where they were saved
+            return hosts.avoided | hosts.others
+        is_short = hosts.others and self._roster.host_guard is not None  # of memory: only this host is
+        return hosts.avoided | {hosts.own} if is_short else hosts.avoided
 
     async def caps_reached(self, claim: Claim) -> list[str]:
         """Returns which of the claim's caps are full."""
@@ -161,5 +172,7 @@ class Selector:
     def not_taken(self, claim: Claim, worker_id: str, reason: str) -> None:
         """Called when a worker has not taken the claim's client: it is not chosen for that again, unless it may take
         the client later."""
-        if not self.health.refused(worker_id, reason):
+        if worker_id not in self._roster.workers and self._roster.hosts.others and reason in MAY_TAKE_IT_LATER:
+            self.health.leave_alone(worker_id)
+        elif not self.health.refused(worker_id, reason):
             claim.excluded.add(worker_id)

@@ -17,7 +17,11 @@ HANDOFF_TIMEOUT_S: Final = 2.0
 """After this a worker refuses an offer as late, and the proxy takes it for silent and tries another one."""
 
 SILENT_S: Final = 10.0
-"""How long a worker that did not answer is excluded."""
+"""How long a worker is excluded that did not answer, or of whose slots nobody tells this proxy."""
+
+
+MAY_TAKE_IT_LATER: Final = (OfferRefusal.FULL, OfferRefusal.SUSPECT, OfferRefusal.SILENT)
+"""Why a worker does not take a client now that it may take in a while."""
 
 
 class WorkerHealth:
@@ -53,6 +57,11 @@ class WorkerHealth:
     def silent(self, worker_id: str) -> None:
         """Excludes a worker that left an offer or a question unanswered for SILENT_S: not every client waits for it."""
         log.warning("worker_silent", worker=worker_id)
+        self.leave_alone(worker_id)
+
+    def leave_alone(self, worker_id: str) -> None:
+        """Excludes a worker for SILENT_S: one of another host, for example, that is full, and does not tell this proxy
+        when it has a slot again."""
         if (timer := self._silent.pop(worker_id, None)) is not None:
             timer.cancel()
         self._silent[worker_id] = self._loop.call_later(SILENT_S, self._choose_again, worker_id)

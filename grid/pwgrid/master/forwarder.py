@@ -1,0 +1,128 @@
+"""Runs the forwarder, if the grid may have other hosts; keeps its sessions while there is none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from pwgrid.common.selectors_loop import Loop
+from pwgrid.control.frames import Frame
+from pwgrid.control.server import Reconnect
+from pwgrid.master.child import NO_DEATHS, Child, Exit, RestartedChild, fork_role
+from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.config import MasterConfig
+from pwgrid.master.parked_sessions import ParkedSessions
+from pwgrid.runtime.child_arguments import ForwarderArguments
+from pwgrid.runtime.child_files import ChildState
+
+log = structlog.get_logger()
+
+LEAVE_S: Final = 10.0
+"""Time to leave its sessions to a successor; they go on all the same if it is killed."""
+
+_QUICKLY: Final = replace(NO_DEATHS, cap_s=1.0)
+"""While there is no forwarder, the sessions of all clients of other hosts' workers stand still."""
+
+
+class ForwarderChild(RestartedChild):
+    """`parked` are the sessions that go on when it dies: the next one takes them over."""
+
+    def __init__(self, loop: Loop, config: MasterConfig, files: ChildFileWriter) -> None:
+        super().__init__("forwarder", loop, files)
+        self._backoff = _QUICKLY
+        self._config = config
+        self._is_outdated = False
+        """Whether it runs with other code or settings than are wanted now."""
+        self._leaves = False
+        """Whether it was told to make room for a successor."""
+        self.parked = ParkedSessions(loop, lambda: config.settings.worker_lost_threshold, self._is_not_heard)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the grid may have other hosts: they share a Redis, and reach each other."""
+        return self._config.redis is None and bool(self._config.settings.advertised_host)
+
+    def start_if_due(self) -> None:
+        """Keep it running from now on, if it is due. Idempotent."""
+        if self.is_due:
+            self.start()
+
+    def adopt(self, state: ChildState) -> None:
+        """Take over one that another master forked: it reconnects, and parks its sessions here. One that runs other
+        code leaves them to a successor; one that is not due any more ends with the last of them."""
+        super().adopt(state)
+        if self._child is None:
+            return
+        self.parked.expect_within(self._config.settings.worker_lost_threshold)
+        self._is_outdated = state.version != self._config.parts.code
+        if not self.is_due:
+            self.stop(math.inf)
+
+    def attach(self, reconnect: Reconnect) -> bool:
+        """Take its connection; False if it is no child of this master. Raises ProtocolError."""
+        if reconnect.pid != self.pid:
+            return False
+        for each in reconnect.sockets:
+            each.close()
+        self.parked.attach(reconnect.sock, reconnect.init)
+        if self._is_outdated:
+            self.replace()
+        return True
+
+    def replace(self) -> None:
+        """Have it leave its sessions to a successor, which has the code and the settings of now."""
+        if self._child is None or not self.is_wanted:
+            return
+        self._is_outdated = True
+        if not self.parked.is_connected:  # it has not parked its sessions here yet
+            return
+        self._leaves = True
+        self._child.end_by(math.inf, self._loop.now() + LEAVE_S)
+        self.parked.tell("leave", {})
+
+    def tell(self, name: str, data: Frame) -> None:
+        """Send it a command, if it is connected."""
+        self.parked.tell(name, data)
+
+    def stop(self, end_at: float) -> None:
+        """Have it take nobody new, and end with its last session; at `end_at` (monotonic seconds) it is killed."""
+        self.stop_by(self._loop.now(), end_at)
+        if self._child is None:
+            self.parked.close()
+
+    def kill(self) -> None:
+        super().kill()
+        self.parked.close()
+
+    def _fork(self) -> Child:
+        config, (settings, _, runtime) = self._config, self._config.common()
+        child = fork_role(self._loop, lambda: config.roles.forwarder(ForwarderArguments(settings, runtime)), ())
+        self._is_outdated = self._leaves = False
+        self.parked.expect_within(settings.worker_lost_threshold)
+        return child
+
+    def _ended(self, pid: int, ended: Exit) -> None:
+        if not self._leaves or not self.is_wanted:
+            super()._ended(pid, ended)
+            return
+        self._child = None
+        self._files.remove("forwarder", str(pid))
+        log.info("forwarder_replaced", pid=pid, reason=self._on_exit(ended))
+        self._start()
+
+    def _on_exit(self, ended: Exit) -> str:
+        self.parked.drop_link()
+        self.parked.expect_within(math.inf)
+        if not self._is_wanted:
+            self.parked.close()
+        return f"forwarder ended with {ended}"
+
+    def _is_not_heard(self) -> None:
+        """A frozen one moves no byte."""
+        if self._child is not None:
+            log.error("forwarder_silent", pid=self.pid, after_s=self._config.settings.worker_lost_threshold)
+            now = self._loop.now()
+            self._child.end_by(now, now)

@@ -1,0 +1,320 @@
+"""The way to a worker of another host: a client's socket goes to the forwarder, which joins it with a connection to
+that host's proxy, and that one hands its end to the worker. A question goes to that proxy over HTTP.
+
+What the worker gets is left in Redis, where that proxy takes it by its id: who can write there is of the grid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import structlog
+
+from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.grid_url import GridUrl
+from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
+from pwgrid.common.reasons import OfferRefusal
+from pwgrid.proxy.connect.handoff_link import HandoffFailure, HandoffLink, Handoffs
+from pwgrid.proxy.hosts.host_table import OtherHost
+from pwgrid.proxy.hosts.keep_hosts import HostKeeper
+from pwgrid.proxy.policy.forward import head, incoming, outgoing, question_head
+from pwgrid.proxy.policy.refusal import Refusal, bad_handshake, registry_away
+from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S, WorkerHealth
+from pwgrid.registry.hosts import HostRecords
+from pwgrid.runtime.directory import FORWARDER_SOCKET
+
+log = structlog.get_logger()
+
+FORWARDER: Final = "forwarder"
+"""What the log calls it where it has a worker's id otherwise."""
+
+CONNECT_S: Final = 1.0
+"""How long a connect to another host may take."""
+
+ANSWER_S: Final = HANDOFF_TIMEOUT_S + 1.0
+"""How long another host's proxy may take for an answer, beside what the worker may take."""
+
+
+_NONSENSE: Final = (KeyError, TypeError, ValueError, AttributeError)
+"""What reading raises that makes no sense."""
+
+_LENGTH: Final = re.compile(rb"(?i)\bcontent-length: *(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """A client that another host's proxy has placed here. `request` is what the worker gets, `until` how long it may
+    take that (time.monotonic()); `early` is what the client has sent to that proxy after its head."""
+
+    worker_id: str
+    session_id: str
+    request: Mapping[str, Any]
+    until: float
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """The lease that the client comes with, or the session that it joins: for these its worker's successor will
+        do, too. Empty for a client that has a slot of its own."""
+        if (lease := self.request.get("lease")) is not None:
+            return {"lease": str(lease[0])}
+        return {"joins": str(self.request["joins"])} if "joins" in self.request else {}
+
+    @property
+    def early(self) -> str:
+        return str(self.request.get("early", ""))
+
+
+class Forwarding:
+    """Both sides of it, of one proxy. `handoffs` are the links to this host's workers, `health` hears when the
+    forwarder is silent."""
+
+    def __init__(
+        self, runtime: Path, keeper: HostKeeper, records: HostRecords, handoffs: Handoffs, health: WorkerHealth
+    ) -> None:
+        self._path = runtime / FORWARDER_SOCKET
+        self._keeper = keeper
+        self._records = records
+        self._handoffs = handoffs
+        self._health = health
+        self._link: HandoffLink | None = None
+        self.forwarded = 0
+        """Clients that another host has taken."""
+
+    def close(self) -> None:
+        """Ends the link to the forwarder."""
+        if self._link is not None:
+            self._link.close("the proxy is stopping")
+
+    # To another host
+
+    async def host_of(self, worker_id: str) -> OtherHost | None:
+        """Returns the other host that has this worker; None for one of this host, or of nobody."""
+        return await self._keeper.host_of(worker_id)
+
+    async def offer(
+        self,
+        host: OtherHost,
+        worker_id: str,
+        session_id: str,
+        request: Mapping[str, Any],
+        sock: socket.socket,
+        until: float,
+    ) -> float:
+        """Has the client forwarded to this worker of another host. Returns since when that has it, by time.monotonic().
+        Raises HandoffFailure, and Refusal if the client has sent too much."""
+        now = time.monotonic()
+        client = {"worker": worker_id, "session": session_id, "request": outgoing(request, now), "until": until}
+        if len(orjson.dumps(client)) > MAX_OFFER_BYTES:  # that host's worker could not read it
+            raise bad_handshake("too much comes behind it before it is answered")
+        forward_id = await self._leave(outgoing(client, now))
+        address = GridUrl(False, *host.record.address).address
+        offer = {
+            "session": session_id,
+            "deadline": now + HANDOFF_TIMEOUT_S,
+            "until": until,
+            "to": host.record.address,
+            "head": head(forward_id, address, request["headers"]),
+            "early": "",  # it is in Redis, with all else
+            "limit": CONNECT_S,
+        }
+        try:
+            packet = orjson.dumps(offer)
+            answer = asyncio.ensure_future(self._to_forwarder().offer(session_id, packet, sock.fileno(), until))
+            comes = await self._comes_for(forward_id, answer)
+            served_at = await answer if comes else 0.0
+        except HandoffFailure as failure:
+            raise await self._why(host, forward_id, failure) from None
+        if not comes:
+            self._keeper.unreachable(host, "its proxy does not come for a client")
+            raise HandoffFailure(f"its host {host.record.name} does not answer")
+        self.forwarded += 1
+        return served_at
+
+    async def _comes_for(self, forward_id: str, answer: asyncio.Future[float]) -> bool:
+        """Returns True once the forwarder has answered, or the other host's proxy has come for the client: from then on
+        its worker may take as long as one of this host. Returns False if that proxy does not come. It is frozen, say,
+        and finds nothing if it comes later: the answer is cancelled."""
+        try:
+            done, _ = await asyncio.wait([answer], timeout=ANSWER_S)
+            comes = bool(done) or not await self._is_taken_back(forward_id)
+        except BaseException:
+            answer.cancel()
+            raise
+        if not comes:
+            answer.cancel()
+        return comes
+
+    async def _is_taken_back(self, forward_id: str) -> bool:
+        try:
+            return await self._records.take_forward(forward_id) is not None
+        except RegistryUnavailable:
+            return False
+
+    async def ask(
+        self, host: OtherHost, worker_id: str, question: Mapping[str, Any], until: float = 0.0
+    ) -> dict[str, Any]:
+        """Returns the answer of this worker of another host; it may work on it until `until` (time.monotonic()).
+        Raises HandoffFailure."""
+        now = time.monotonic()
+        until = max(now, until)
+        asked = {"worker": worker_id, "ask": outgoing(question, now), "until": until}
+        answer = await self.ask_proxy(host, outgoing(asked, now), until - now)
+        if (failure := answer.get("failure")) is not None:
+            raise _failure_in(failure)
+        return answer
+
+    async def ask_proxy(self, host: OtherHost, question: Mapping[str, Any], more_s: float = 0.0) -> dict[str, Any]:
+        """Returns what another host's proxy answers; it may take `more_s` longer than most. Raises HandoffFailure."""
+        async with self._answered(host, question, more_s + ANSWER_S) as (reader, _):
+            try:
+                async with asyncio.timeout(more_s + ANSWER_S):
+                    answer = orjson.loads(await reader.read())
+            except (OSError, TimeoutError, ValueError) as error:
+                raise HandoffFailure(f"the answer of its host {host.record.name} is broken: {error!r:.100}") from None
+        if not isinstance(answer, dict):
+            raise HandoffFailure(f"the answer of its host {host.record.name} makes no sense")
+        return answer
+
+    @asynccontextmanager
+    async def download(
+        self, host: OtherHost, question: Mapping[str, Any]
+    ) -> AsyncIterator[tuple[int, asyncio.StreamReader]]:
+        """Gives the size of a file that another host's proxy answers with, and what reads it. Raises HandoffFailure."""
+        async with self._answered(host, question, ANSWER_S) as (reader, size):
+            yield size, reader
+
+    @asynccontextmanager
+    async def _answered(
+        self, host: OtherHost, question: Mapping[str, Any], timeout_s: float
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
+        """Gives the body of another host's answer to a question, and its length, as long as that has status 200."""
+        name, address = host.record.name, host.record.address
+        forward_id = await self._leave(question)
+        writer = None
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                reader, writer = await asyncio.open_connection(*address)
+            async with asyncio.timeout(timeout_s):
+                writer.write(question_head(forward_id, GridUrl(False, *address).address).encode("latin-1"))
+                answered = await reader.readuntil(b"\r\n\r\n")
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            if writer is not None:
+                writer.close()
+            self._keeper.unreachable(host, repr(error))
+            raise HandoffFailure(f"its host {name} does not answer") from None
+        try:
+            status, _, headers = answered.partition(b"\r\n")
+            if not status.startswith(b"HTTP/1.1 200 "):
+                raise HandoffFailure(f"its host {name} answers {status[:100].decode('latin-1')}", is_refusal=True)
+            length = _LENGTH.search(headers)
+            yield reader, int(length[1]) if length else 0
+        finally:
+            writer.close()
+
+    async def _leave(self, forward: Mapping[str, Any]) -> str:
+        """Raises HandoffFailure."""
+        try:
+            return await self._records.leave_forward(forward)
+        except RegistryUnavailable as error:
+            raise HandoffFailure(f"nothing can be left for its host: {error}") from None
+
+    async def _why(self, host: OtherHost, forward_id: str, failure: HandoffFailure) -> HandoffFailure:
+        """Returns why the client was not forwarded: what the other host has left of that, or what the forwarder says.
+        What that host has not come for it does not get any more."""
+        try:
+            refusal = await self._records.take_refusal(forward_id)
+            is_taken_back = await self._records.take_forward(forward_id) is not None
+        except RegistryUnavailable:
+            refusal, is_taken_back = None, False
+        if refusal is not None:
+            return _failure_in(refusal)
+        if not is_taken_back:  # that proxy has come for it; the forwarder marks who is served, as workers do
+            return failure
+        detail = f"{failure.reason} {failure.detail}".strip()
+        if failure.reason != OfferRefusal.GONE and (failure.is_refusal or not failure.open_until):
+            self._keeper.unreachable(host, detail)
+        return HandoffFailure(f"its host {host.record.name}: {detail}")
+
+    def _to_forwarder(self) -> HandoffLink:
+        """Raises HandoffFailure."""
+        if self._link is None or self._link.closed:
+            try:
+                self._link = HandoffLink(self._path, FORWARDER, self._health, None)
+            except OSError as error:
+                raise HandoffFailure(f"the forwarder is gone ({error.strerror})") from None
+        return self._link
+
+    # From another host
+
+    async def take(self, forward_id: str) -> Forwarded:
+        """Takes a client that another host's proxy has left for one of this host's workers. Raises Refusal if there is
+        none, or Redis is away."""
+        forward = await self.taken(forward_id)
+        now = time.monotonic()
+        try:
+            forward = incoming(forward, now)
+            worker_id, session_id = str(forward["worker"]), str(forward["session"])
+            return Forwarded(worker_id, session_id, incoming(forward["request"], now), float(forward["until"]))
+        except _NONSENSE as error:
+            raise Refusal(400, f"what was left here makes no sense: {error!r:.100}") from None
+
+    async def answer(self, forward: Mapping[str, Any]) -> dict[str, Any]:
+        """Passes a question of `taken` on to a worker of this host, and returns its answer, or why there is none.
+        Raises Refusal for one that makes no sense."""
+        now = time.monotonic()
+        try:
+            forward = incoming(forward, now)
+            worker_id, question = str(forward["worker"]), incoming(forward["ask"], now)
+        except _NONSENSE as error:
+            raise Refusal(400, f"what was left here makes no sense: {error!r:.100}") from None
+        try:
+            return await self._handoffs.ask_here(worker_id, question, float(forward.get("until", 0.0)))
+        except HandoffFailure as failure:
+            return {"failure": _told(failure)}
+
+    async def refuse(self, forward_id: str, failure: HandoffFailure) -> None:
+        """Leaves for the other host why the worker has not taken its client."""
+        try:
+            await self._records.leave_refusal(forward_id, _told(failure))
+        except RegistryUnavailable as error:
+            log.warning("refusal_not_left", forward=forward_id, error=str(error))
+
+    async def taken(self, forward_id: str) -> dict[str, Any]:
+        """Takes what another host has left here. Raises Refusal if there is nothing, or Redis is away."""
+        try:
+            forward = await self._records.take_forward(forward_id) if forward_id else None
+        except RegistryUnavailable as error:
+            raise registry_away(error) from None
+        if forward is None:
+            raise Refusal(
+                404, "nothing was left here (any more): other hosts of this grid connect here, and nobody else"
+            )
+        return forward
+
+
+def _told(failure: HandoffFailure) -> dict[str, Any]:
+    """What another host hears of a failure."""
+    return {
+        "refused": failure.reason,
+        "isRefusal": failure.is_refusal,
+        "ended": failure.ended,
+        "detail": failure.detail,
+    }
+
+
+def _failure_in(told: Mapping[str, Any]) -> HandoffFailure:
+    return HandoffFailure(
+        str(told.get("refused", "")),
+        is_refusal=bool(told.get("isRefusal")),
+        ended=told.get("ended"),
+        detail=str(told.get("detail") or ""),
+    )

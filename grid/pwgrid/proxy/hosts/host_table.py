@@ -1,0 +1,116 @@
+"""The other hosts of the grid, as their proxies have told of them: decides which of them get clients. Does no I/O, and
+reads no clock: times are seconds of a monotonic one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from pwgrid.proxy.roster import Roster
+from pwgrid.registry.hosts import HostRecord, HostsFound
+
+UNREACHABLE_S: Final = 5.0
+"""How long a host gets no clients after nobody could connect to its proxy."""
+
+
+class HostState(StrEnum):
+    """Whether a host gets clients, and why not."""
+
+    SERVING = "serving"
+    DRAINED = "drained"  # an operator has asked for that
+    STOPPING = "stopping"
+    UNREACHABLE = "unreachable"  # from this host
+    SILENT = "silent"
+
+
+@dataclass(slots=True)
+class OtherHost:
+    """One host. `heard_at` is when its record was last seen to have changed."""
+
+    record: HostRecord
+    heard_at: float
+    roster: Roster = field(default_factory=Roster)
+    is_drained: bool = False
+    unreachable_until: float = 0.0
+
+    def state(self, now: float) -> HostState:
+        if now - self.heard_at >= self.record.silent_s:
+            return HostState.SILENT
+        if self.record.is_stopping:
+            return HostState.STOPPING
+        if self.is_drained:
+            return HostState.DRAINED
+        return HostState.UNREACHABLE if now < self.unreachable_until else HostState.SERVING
+
+    def take(self, record: HostRecord, now: float) -> None:
+        """Takes over a record that may be another one than before. Raises KeyError, TypeError or ValueError for one
+        that makes no sense."""
+        is_another = (record.pools, record.workers) != (self.record.pools, self.record.workers)
+        if is_another or not (self.roster.pools or self.roster.workers):
+            roster = Roster()
+            roster.replace({"pools": record.pools, "workers": record.workers})
+            self.roster = roster
+        if record.at != self.record.at:  # by its own clock, which may be another one than ours
+            self.heard_at = now
+        self.record = record
+
+
+@dataclass(slots=True)
+class HostTable:
+    """All hosts but this one, whose name is `own`."""
+
+    own: str
+    others: dict[str, OtherHost] = field(default_factory=dict)
+    is_drained: bool = False
+    """Whether an operator has drained this host."""
+    unreadable: frozenset[str] = frozenset()
+    """The names of hosts whose records make no sense: of another version, perhaps."""
+
+    def take(self, found: HostsFound, now: float, *, anew: bool = False) -> None:
+        """Takes over what Redis says. `anew`: it was away before, and nobody could be heard meanwhile."""
+        others, unreadable = {}, set()
+        for name, record in found.records.items():
+            if name == self.own:
+                continue
+            host = self.others.get(name) or OtherHost(HostRecord(name, record.address), now)
+            try:
+                host.take(record, now)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                unreadable.add(name)
+                continue
+            if anew:
+                host.heard_at = now
+            host.is_drained = name in found.drained
+            others[name] = host
+        self.others, self.unreadable = others, frozenset(unreadable)
+        self.is_drained = self.own in found.drained
+
+    def states(self, now: float) -> dict[str, HostState]:
+        """Returns the state of each other host, by name."""
+        return {name: host.state(now) for name, host in self.others.items()}
+
+    def offering(self, now: float) -> Iterator[OtherHost]:
+        """Yields the hosts whose pools clients may ask for: those that get clients, or will again in a moment."""
+        states = (HostState.SERVING, HostState.UNREACHABLE)
+        return (host for host in self.others.values() if host.state(now) in states)
+
+    def avoided(self, now: float) -> frozenset[str]:
+        """Returns the names of the hosts none of whose workers may be chosen, perhaps this one's, too."""
+        names = {name for name, state in self.states(now).items() if state is not HostState.SERVING}
+        return frozenset(names | ({self.own} if self.is_drained else set()))
+
+    def of_worker(self, worker_id: str) -> OtherHost | None:
+        """Returns the other host that has this worker, whatever its state; None if none has told of it."""
+        return next((host for host in self.others.values() if worker_id in host.roster.workers), None)
+
+    def unreachable(self, name: str, now: float) -> None:
+        """Notes that nobody could connect to this host's proxy."""
+        if (host := self.others.get(name)) is not None:
+            host.unreachable_until = now + UNREACHABLE_S
+
+    def lost(self, now: float, after_s: float) -> list[OtherHost]:
+        """Returns the silent hosts that have told nothing for so long."""
+        hosts = self.others.values()
+        return [host for host in hosts if now - host.heard_at >= max(after_s, host.record.silent_s)]

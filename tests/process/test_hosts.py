@@ -1,0 +1,433 @@
+"""Two grids that name the same Redis are one grid. Their browser servers are fake; each host has an address of the
+loopback network."""
+
+import contextlib
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import counters_are_exact
+from tests.support import raw
+from tests.support.grid import WITHOUT_SPARES, Grid, eventually, running_grid
+from tests.support.leases import Answer, request
+from tests.support.redis import RedisServer
+
+SLOTS = 2
+CHROMIUM = "Both:Chromium:UAT"
+TIMES = {
+    "HEARTBEAT_INTERVAL": "0.5",
+    "REDIS_KEY_TTL": "2",
+    "STALE_THRESHOLD": "3",
+    "SHUTDOWN_COMMAND_TTL": "20",
+    "REAPER_RUN_INTERVAL": "600",
+}
+"""So that a host that is gone is noticed soon."""
+
+
+@dataclass
+class Host:
+    """One of the grids. `address` is where it listens."""
+
+    grid: Grid
+    address: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.address}:{self.grid.port}"
+
+    def session(self, target: str = "/") -> socket.socket:
+        """A session of a client that came to this host."""
+        sock = raw.upgrade((self.address, self.grid.port), raw.head(target=target))
+        assert raw.goes_on(sock)
+        return sock
+
+    @contextlib.contextmanager
+    def waiting(self, target: str) -> Iterator[socket.socket]:
+        """A client that has no answer yet."""
+        with socket.create_connection((self.address, self.grid.port)) as sock:
+            sock.settimeout(raw.STALL_S)
+            sock.sendall(raw.head(target=target))
+            yield sock
+
+    def refused(self, target: str = "/") -> tuple[int, str]:
+        with pytest.raises(OSError, match="no upgrade") as caught:
+            raw.upgrade((self.address, self.grid.port), raw.head(target=target)).close()
+        found = re.search(r"HTTP/1.1 (\d+).*?(\{.*)", str(caught.value), re.DOTALL)
+        assert found is not None
+        return int(found[1]), found[2]
+
+    def ask(self, method: str, path: str, body: object = None) -> Answer:
+        return request(self.grid, method, path, body)
+
+    def get(self, path: str) -> dict[str, Any]:
+        return self.ask("GET", path).body
+
+    def workers(self) -> set[str]:
+        """The ids of its own."""
+        return {worker["id"] for worker in self.grid.status()["workers"]}
+
+    def live(self) -> list[dict[str, Any]]:
+        """The grid's live sessions."""
+        found: list[dict[str, Any]] = self.get("/v1/sessions?status=running")["sessions"]
+        return found
+
+    def metric(self, name: str) -> float:
+        found = re.search(rf"^{name} (\S+)$", self.grid.get("/metrics")[2].decode(), re.MULTILINE)
+        assert found is not None
+        return float(found[1])
+
+
+def host(redis: RedisServer, address: str, pools: str, **environment: str) -> contextlib.AbstractContextManager[Grid]:
+    ours = {
+        **WITHOUT_SPARES,
+        **TIMES,
+        "REDIS_URL": redis.url,
+        "PWGRID_HOST": address,
+        "ADVERTISED_HOST": address,
+        "MAX_CONCURRENT_SESSIONS": str(SLOTS),
+        "POOL_CONFIG": pools,
+        "WORKER_SELECT_TIMEOUT": "20",
+        "MAX_SESSIONS_PER_RUN": "2",
+        "BORROW_RECONNECT_GRACE": "600",
+    }
+    return running_grid(environment={**ours, **environment}, fake=True)
+
+
+def know_each_other(*hosts: Host) -> None:
+    for each in hosts:
+        names = sorted(host.name for host in hosts)
+        eventually(
+            lambda each=each, names=names: (
+                [host["name"] for host in each.get("/v1/hosts")["hosts"] if host["state"] == "serving"] == names
+            ),
+            f"{each.name} knows all hosts",
+        )
+
+
+@pytest.fixture(scope="module")
+def own_hosts() -> Iterator[tuple[Host, Host]]:
+    server = RedisServer()
+    with (
+        contextlib.closing(server),
+        host(server, "127.0.0.1", "Both:Chromium:UAT=1,First:Chromium:X=1") as first,
+        host(server, "127.0.0.2", "Both:Chromium:UAT=1,Second:Chromium:Y=1") as second,
+    ):
+        both = Host(first, "127.0.0.1"), Host(second, "127.0.0.2")
+        know_each_other(*both)
+        yield both
+        counters_are_exact(first)
+
+
+@pytest.fixture
+def hosts(own_hosts: tuple[Host, Host]) -> tuple[Host, Host]:
+    """Both, with nothing taken."""
+    eventually(lambda: own_hosts[0].grid.active() == 0, "nothing is taken")
+    return own_hosts
+
+
+@contextlib.contextmanager
+def full(host: Host, pool: str = "both-chromium-uat") -> Iterator[list[socket.socket]]:
+    """Its own workers of a pool are full."""
+    with contextlib.ExitStack() as clients:
+        yield [clients.enter_context(host.session(f"/?pool={pool}")) for _ in range(SLOTS)]
+
+
+def hosts_of_sessions(host: Host) -> list[str]:
+    return sorted(each["host"] for each in host.live())
+
+
+# Who gets a client
+
+
+def test_a_client_gets_its_own_host_s_workers_first_and_those_of_another_once_they_are_full(
+    hosts: tuple[Host, Host],
+) -> None:
+    first, second = hosts
+    before = first.metric("pwgrid_upgrades_forwarded_total")
+    with full(first), first.session("/?pool=both-chromium-uat&name=over") as forwarded:
+        eventually(lambda: hosts_of_sessions(first) == [first.name] * SLOTS + [second.name], "the last one is there")
+        (there,) = [each for each in first.live() if each["host"] == second.name]
+        assert there["workerId"] in second.workers()
+        assert (there["name"], there["client"]) == ("over", raw_name(forwarded))
+        assert first.metric("pwgrid_upgrades_forwarded_total") == before + 1
+        forwarded.sendall(raw.GOODBYE)
+        assert raw.read_all(forwarded).startswith(b"\x88")
+        forwarded.close()
+        eventually(lambda: second.get(f"/v1/sessions/{there['id']}")["status"] == "completed", "it has ended")
+
+
+def raw_name(sock: socket.socket) -> str:
+    """Its address, as a record has it."""
+    address, port = sock.getsockname()[:2]
+    return f"{address}:{port}"
+
+
+@pytest.mark.parametrize("target", ["/?pool=second-chromium-y", "/?labels=Second:Chromium:Y"])
+def test_a_pool_that_only_another_host_has_is_served(hosts: tuple[Host, Host], target: str) -> None:
+    first, second = hosts
+    with first.session(target):
+        eventually(lambda: hosts_of_sessions(first) == [second.name], "it is there")
+
+
+def test_a_pool_that_no_host_has_is_refused(hosts: tuple[Host, Host]) -> None:
+    status, text = hosts[0].refused("/?pool=third")
+    assert status == 404
+    assert "pools are: both-chromium-uat, first-chromium-x, second-chromium-y" in text
+
+
+def test_a_client_that_waits_gets_a_slot_that_comes_free_on_another_host(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    with full(first), full(second) as there, first.waiting("/?pool=both-chromium-uat") as waiting:
+        eventually(lambda: first.get("/v1/status")["waiting"] == 1, "it waits")
+        eventually(
+            lambda: second.get("/v1/capacity")["pools"]["both-chromium-uat"]["waiting"] == 1, "the other host shows it"
+        )
+        there[0].close()
+        assert waiting.recv(4096).startswith(b"HTTP/1.1 101 ")
+        assert raw.goes_on(waiting)
+
+
+def test_a_cap_counts_over_all_hosts(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    target = "/?name=nightly"
+    with first.session(target) as one, second.session(target) as two, second.waiting(target) as waiting:
+        eventually(lambda: second.get("/v1/status")["waiting"] == 1, "it waits, although slots are free")
+        one.close()
+        assert waiting.recv(4096).startswith(b"HTTP/1.1 101 ")
+        assert raw.goes_on(waiting)
+        assert raw.goes_on(two)
+
+
+def test_a_host_whose_proxy_is_frozen_holds_nobody_up(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    proxy = psutil.Process(second.grid.status()["proxy"]["pid"])
+    with full(first) as own:
+        proxy.suspend()
+        try:
+            with first.waiting("/?pool=both-chromium-uat") as waiting:
+                eventually(lambda: first.get("/v1/status")["waiting"] == 1, "it waits for a slot of its own host")
+                own[0].close()
+                assert waiting.recv(4096).startswith(b"HTTP/1.1 101 ")
+                eventually(lambda: hosts_of_sessions(first) == [first.name] * SLOTS, "it is served here")
+        finally:
+            proxy.resume()
+    know_each_other(first, second)
+    eventually(lambda: first.grid.active() == 0, "no slot stays taken")
+
+
+# What is done at another host
+
+
+def test_a_session_is_ended_at_any_host(hosts: tuple[Host, Host]) -> None:
+    first, _ = hosts
+    with first.session("/?pool=second-chromium-y") as client:
+        eventually(lambda: first.live(), "it runs")
+        (session,) = first.live()
+        assert first.ask("DELETE", f"/v1/sessions/{session['id']}").status == 202
+        assert b"an operator" in client.recv(4096)
+    eventually(lambda: first.get(f"/v1/sessions/{session['id']}")["status"] == "ended", "its record says so")
+
+
+def test_files_of_a_session_are_had_at_any_host(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    with first.session("/?pool=second-chromium-y"):
+        eventually(lambda: first.live(), "it runs")
+        (session,) = first.live()
+        # What the browser server does when a download is complete; the fake one downloads nothing.
+        worker = second.grid.runtime / "w" / session["workerId"]
+        name, files = "ab" * 16, f"/v1/sessions/{session['id']}/files"
+        (worker / "sessions" / name).mkdir(parents=True)
+        (worker / "files").mkdir(exist_ok=True)
+        (worker / "files" / session["id"]).symlink_to(name)
+        (worker / "sessions" / name / "report ä.bin").write_bytes(content := bytes(range(256)) * 4096)
+        assert [(each["name"], each["size"]) for each in first.get(files)["files"]] == [("report ä.bin", len(content))]
+        status, headers, body = first.grid.get(f"{files}/report%20%C3%A4.bin")
+        assert (status, body, headers["content-length"]) == (200, content, str(len(content)))
+        assert first.grid.get(f"{files}/other")[0] == 404
+        for each in (worker / "files" / session["id"], worker / "sessions" / name / "report ä.bin"):
+            each.unlink()
+        assert first.get(files)["files"] == []
+
+
+def test_a_lease_of_another_host_is_borrowed_used_extended_and_returned_anywhere(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    lease = first.ask("POST", "/session/borrow", {"labelKey": "Second:Chromium:Y"}).body
+    assert lease["browserId"].partition("-")[0] in second.workers()
+    target = lease["webSocketEndpoint"].partition(f":{first.grid.port}")[2]
+    assert lease["webSocketEndpoint"].startswith(f"ws://{first.name}/lease/")
+    for each in (first, second):
+        with each.session(target) as client:
+            status, _ = first.refused(target)
+            assert status == 409
+            assert raw.goes_on(client)
+    longer = first.ask("PATCH", f"/v1/leases/{lease['browserId']}", {"ttlSeconds": 3600}).body
+    assert longer["expiresAt"] > lease["expiresAt"]
+    returned = {"browserId": lease["browserId"], "labelKey": lease["labelKey"]}
+    assert first.ask("POST", "/session/return", returned).body["returned"] is True
+    assert first.ask("POST", "/session/return", returned).body["returned"] is False
+    assert first.refused(target)[0] == 404
+
+
+def test_an_own_browser_and_a_cdp_session_by_its_url_are_forwarded(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    with first.session("/?pool=second-chromium-y&isolation=browser"):
+        eventually(lambda: [each["isolation"] for each in first.live()] == ["browser"], "it has its own browser")
+    eventually(lambda: first.grid.active() == 0, "it has ended")
+    told = first.get("/json/version?pool=second-chromium-y")["webSocketDebuggerUrl"]
+    target = told.partition(f":{first.grid.port}")[2]
+    with first.session(target) as begins, second.session(target) as joins, first.session(target) as joins_too:
+        assert first.grid.active() == 1
+        eventually(lambda: hosts_of_sessions(first) == [second.name], "it is there")
+        assert all(map(raw.goes_on, (begins, joins, joins_too)))
+
+
+def test_a_worker_of_another_host_is_drained(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    (worker,) = [each["id"] for each in second.grid.status()["workers"] if each["pool"] == "second-chromium-y"]
+    assert first.ask("POST", f"/v1/workers/{worker}/drain?now=true").status == 409
+    assert first.ask("POST", f"/v1/workers/{worker}/drain").body == {"draining": [worker]}
+    eventually(lambda: worker not in second.workers(), "it is replaced")
+    eventually(
+        lambda: [each["workers"] for each in first.get("/v1/hosts")["hosts"]] == [2, 2], "all hosts know that it is"
+    )
+    with first.session("/?pool=second-chromium-y"):
+        pass
+
+
+# What nobody else may do
+
+
+def test_nobody_gets_a_worker_without_a_forward(hosts: tuple[Host, Host]) -> None:
+    first, _ = hosts
+    for target in ("/forwarded/", f"/forwarded/{'0' * 32}", "/forwarded/../x"):
+        assert first.refused(target)[0] == 404
+        assert first.ask("POST", target).status in (404, 405)
+
+
+# What is shown
+
+
+def test_hosts_workers_capacity_status_and_metrics_show_all_hosts(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    with first.session("/?pool=second-chromium-y"):
+        eventually(lambda: first.live(), "it runs")
+        shown = {each["name"]: each for each in first.get("/v1/hosts")["hosts"]}
+        assert {name: each["self"] for name, each in shown.items()} == {first.name: True, second.name: False}
+        assert shown[second.name]["room"] == {"slots": 2 * SLOTS, "busy": 1, "waiting": 0, "spare": 0}
+        assert (shown[second.name]["workers"], shown[second.name]["pools"]) == (
+            2,
+            ["both-chromium-uat", "second-chromium-y"],
+        )
+        capacity = first.get("/v1/capacity")
+        assert capacity["hosts"][second.name]["busy"] == 1
+        assert [*capacity["pools"]] == ["both-chromium-uat", "first-chromium-x", "second-chromium-y"]
+        assert capacity["pools"]["both-chromium-uat"]["slots"] == 2 * SLOTS
+        named = {each["id"]: each["host"] for each in first.get("/v1/workers")["workers"]}
+        assert named == dict.fromkeys(first.workers(), first.name) | dict.fromkeys(second.workers(), second.name)
+        assert first.metric('pwgrid_hosts{state="serving"}') == 2
+        text = first.grid.command("status").stdout
+        assert re.search(rf"^{re.escape(second.name)} +serving .* 2 +1 +4 +0", text, re.MULTILINE), text
+
+
+# A host leaves
+
+
+def drain(host: Host, *arguments: str) -> str:
+    done = host.grid.command("drain", "--host", *arguments)
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+def test_a_drained_host_gets_no_sessions_and_its_clients_get_another_s_until_that_is_undone(
+    hosts: tuple[Host, Host],
+) -> None:
+    first, second = hosts
+    with first.session("/?pool=both-chromium-uat") as before:
+        drain(second, first.name)
+        eventually(lambda: first.ask("GET", "/health/ready").status == 503, "load balancers hear it")
+        with first.session("/?pool=both-chromium-uat"):
+            eventually(lambda: hosts_of_sessions(first) == [first.name, second.name], "the new one is elsewhere")
+        assert raw.goes_on(before)
+        before.close()
+        assert "no session left" in drain(first, "127.0.0.1", "--wait")
+    assert drain(first, first.name, "--undo") == f"host {first.name} gets sessions again\n"
+    eventually(lambda: first.ask("GET", "/health/ready").status == 200, "it serves again")
+    with first.session("/?pool=both-chromium-uat"):
+        eventually(lambda: hosts_of_sessions(first) == [first.name], "as before")
+
+
+def test_a_host_that_nobody_knows_is_not_drained(hosts: tuple[Host, Host]) -> None:
+    done = hosts[0].grid.command("drain", "--host", "10.9.9.9")
+    assert done.returncode != 0
+    assert hosts[1].name in done.stderr
+
+
+def test_a_host_that_is_lost_is_cleared_away_by_another_and_one_that_stops_leaves_the_list() -> None:
+    server = RedisServer()
+    pools = "Both:Chromium:UAT=1"
+    with (
+        contextlib.closing(server),
+        host(server, "127.0.0.1", pools) as first_grid,
+        host(server, "127.0.0.3", pools) as third_grid,
+    ):
+        first, third = Host(first_grid, "127.0.0.1"), Host(third_grid, "127.0.0.3")
+        with host(server, "127.0.0.2", pools) as second_grid:
+            second = Host(second_grid, "127.0.0.2")
+            know_each_other(first, second, third)
+            with second.session("/"), full(first), first.session("/") as forwarded:
+                eventually(lambda: len(first.live()) == SLOTS + 2, "all run")
+                lost = {each["id"] for each in first.live() if each["host"] == second.name}
+                second_grid.kill_everything()
+                assert raw.read_all(forwarded).replace(raw.SERVER_PING, b"") == b""
+                eventually(lambda: all(is_lost(first, session, second) for session in lost), "they are lost")
+        know_each_other(first, third)
+        assert first.grid.redis("KEYS", "worker:*:*") != []
+        named = {each["host"] for each in first.get("/v1/workers")["workers"]}
+        assert named == {first.name, third.name}
+        eventually(lambda: first.grid.active() == 0, "its slots are free")
+        third_grid.stop()
+        know_each_other(first)
+        with first.session("/"):
+            pass
+
+
+def test_a_host_that_loses_redis_serves_its_own_workers_and_all_is_right_when_it_is_back() -> None:
+    server, pools = RedisServer(), "Both:Chromium:UAT=1"
+    server.command("ACL", "SETUSER", "second", "on", ">password", "~*", "&*", "+@all")
+    its_url = f"unix://second:password@{server.socket_path}"
+    with (
+        contextlib.closing(server),
+        host(server, "127.0.0.1", pools) as first_grid,
+        host(server, "127.0.0.2", pools, REDIS_URL=its_url) as second_grid,
+    ):
+        first, second = Host(first_grid, "127.0.0.1"), Host(second_grid, "127.0.0.2")
+        know_each_other(first, second)
+        with full(first) as own, first.session("/?pool=both-chromium-uat") as forwarded:
+            eventually(lambda: len(first.live()) == SLOTS + 1, "all run")
+            (there,) = [each["id"] for each in first.live() if each["host"] == second.name]
+            server.command("ACL", "SETUSER", "second", "off")
+            server.command("CLIENT", "KILL", "USER", "second")
+            eventually(lambda: is_lost(first, there, second), "it is taken for lost")
+            assert raw.goes_on(forwarded)
+            with second.session("/?pool=both-chromium-uat") as meanwhile:
+                own[0].close()
+                with first.session("/?pool=both-chromium-uat"):
+                    server.command("ACL", "SETUSER", "second", "on")
+                    know_each_other(first, second)
+                    eventually(lambda: len(first.live()) == 4, "what has lived all the time is on record")
+                    assert first.get(f"/v1/sessions/{there}")["status"] == "running"
+                    assert all(map(raw.goes_on, (forwarded, meanwhile)))
+        counters_are_exact(first_grid, repaired=True)
+
+
+def is_lost(host: Host, session_id: str, lost: Host) -> bool:
+    found = host.get(f"/v1/sessions/{session_id}")
+    if found["reasonKind"] != "host lost":
+        return False
+    assert found["reason"] == f"its host is gone: {lost.name}"
+    return True
