@@ -26,8 +26,7 @@ MIB: Final = 1024 * 1024
 ATTACKED_S: Final = 2.0
 NO_SESSION: Final = r"Session with given id not found\."
 ATTACHED: Final = "Target.attachedToTarget"
-LOADED: Final = """new Promise(done => document.readyState == 'complete' ? done() : addEventListener('load', done))
-    .then(() => document.documentElement.outerHTML)"""
+LOADED: Final = "document.readyState == 'complete' && document.documentElement.outerHTML"
 PING: Final = bytes([0x89, 0x80 | 125]) + bytes(4) + b"x" * 125
 """A frame of a client with the mask 0."""
 
@@ -193,6 +192,16 @@ async def comes_with_more_clients_than_any_agent(attacker: Attacker) -> None:
         assert "this session has 64 clients" in str(refused.value.response.body)
 
 
+async def text_of(attacker: Attacker) -> str:
+    """What the page shows once it is loaded. It is asked again and again: a promise in a document that is replaced
+    meanwhile would never be kept."""
+    while True:
+        with contextlib.suppress(CdpError):
+            if text := await attacker.client.evaluate(attacker.page, LOADED):
+                return str(text)
+        await asyncio.sleep(0.05)
+
+
 async def reads_files(attacker: Attacker) -> None:
     client, page = attacker.client, attacker.page
     secret = attacker.victim / "secret.html"
@@ -201,7 +210,7 @@ async def reads_files(attacker: Attacker) -> None:
         for url in (f"file://{path}", f"view-source:file://{path}"):
             with contextlib.suppress(CdpError):
                 await client.send("Page.navigate", page, url=url)
-            text = await client.evaluate(page, LOADED)
+            text = await text_of(attacker)
             assert not {word for word in ("of the host", "secret.html", "root:", "PWGRID_") if word in text}
     frame = (await client.send("Page.getFrameTree", page))["frameTree"]["frame"]["id"]
     options = {"disableCache": True, "includeCredentials": False}
