@@ -24,11 +24,11 @@ from playwright.async_api import async_playwright
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
+from pwgrid.common.client_marks import clear_marks, is_served
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.connect.handoff_link import clear_marks, is_served
 from pwgrid.worker.browser.launch import LAUNCHER, LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer, ending
 from pwgrid.worker.holders import SessionClosed

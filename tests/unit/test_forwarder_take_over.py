@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from pwgrid.common.client_marks import mark_passed_on, mark_served
 from pwgrid.control.parking import ParkedSession
-from pwgrid.forwarder.main import Forwarder, is_marked_served, mark_passed_on, mark_served
+from pwgrid.forwarder.main import Forwarder, is_marked_served
 from pwgrid.forwarder.session import ForwardedSession, new_pipes
 from pwgrid.runtime.child_arguments import ForwarderArguments
 from pwgrid.settings.model import Settings

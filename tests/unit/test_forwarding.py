@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import pytest
 
+from pwgrid.common.client_marks import mark_passed_on, mark_served
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
-from pwgrid.forwarder.main import mark_passed_on, mark_served
 from pwgrid.proxy.connect.forwarding import Forwarding
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs, may_be_served
 from pwgrid.proxy.hosts.host_table import OtherHost

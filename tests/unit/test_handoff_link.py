@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pwgrid.common.client_marks import clear_marks, is_passed_on, is_served
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.proxy.connect import handoff_link
@@ -21,9 +22,6 @@ from pwgrid.proxy.connect.connect import MAX_EARLY_BYTES
 from pwgrid.proxy.connect.handoff_link import (
     HandoffFailure,
     Handoffs,
-    clear_marks,
-    is_passed_on,
-    is_served,
     may_be_served,
 )
 from pwgrid.proxy.policy.refusal import Refusal

@@ -6,12 +6,12 @@ import os
 import signal
 import socket
 import time
-from contextlib import suppress
 from typing import Any, Final
 
 import structlog
 
 from pwgrid.common import log as logging
+from pwgrid.common.client_marks import is_served, mark_passed_on, mark_served
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.control.parking import ParkedSession
 from pwgrid.forwarder.loop import Loop, Timer
@@ -195,23 +195,10 @@ class Forwarder:
             self.loop.stop()
 
 
-def mark_passed_on(client: socket.socket) -> None:
-    """From now on this client may be served. Its proxy reads this and the next mark if this process does not answer
-    (proxy/connect/handoff_link.py); they belong to the connection itself, and a Unix socket has none."""
-    with suppress(OSError):
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 1)
-
-
-def mark_served(client: socket.socket) -> None:
-    """From now on this client is served, whatever happens to this process."""
-    with suppress(OSError):
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
 def is_marked_served(client: socket.socket) -> bool:
     """Also if the client cannot carry the mark."""
     try:
-        return bool(client.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        return is_served(client)
     except OSError:
         return True
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from pwgrid.common.client_marks import mark_passed_on
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.common.packet_server import PROMISE_AGAIN_S, PROMISE_S
@@ -416,9 +416,7 @@ class Sessions:
 
     def _pass_on(self, client: OfferedClient) -> asyncio.Future[None]:
         assert self.server is not None
-        with contextlib.suppress(OSError):  # a Unix socket, or a client that has left: the browser server reports that
-            # Marks that this worker is about to pass the client on (pwgrid/proxy/connect/handoff_link.py).
-            client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 1)
+        mark_passed_on(client.sock)
         return self.server.hand_over(client)
 
     def slot_taken(self) -> None:

@@ -16,6 +16,7 @@ from uvicorn.server import ServerState
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
+from pwgrid.common.client_marks import clear_marks
 from pwgrid.common.reasons import EndReason, OfferRefusal
 from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.common.types import Isolation, Protocol
@@ -24,7 +25,7 @@ from pwgrid.proxy.connect.find_session import FoundSession
 from pwgrid.proxy.connect.first_bytes import parse_head
 from pwgrid.proxy.connect.forwarding import Forwarded, Forwarding
 from pwgrid.proxy.connect.gateway import SUCCESSOR_POLL_INTERVAL_S, SUCCESSOR_S, Gateway
-from pwgrid.proxy.connect.handoff_link import HandoffFailure, clear_marks, may_be_served
+from pwgrid.proxy.connect.handoff_link import HandoffFailure, may_be_served
 from pwgrid.proxy.connect.profile_check import check_profile
 from pwgrid.proxy.connect.refuse_in_cdp import RefusalInCdp
 from pwgrid.proxy.policy.arrival import Address, Arrival

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
+from pwgrid.common.client_marks import is_passed_on, is_served
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, despite_reset
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.proxy.client_traces import ClientTraces
@@ -381,26 +382,3 @@ async def may_be_served(sock: socket.socket, failure: HandoffFailure) -> bool:
             return False
         await asyncio.sleep(_MARK_POLL_INTERVAL_S)
     return True
-
-
-def clear_marks(sock: socket.socket) -> None:
-    """Removes the marks that `is_passed_on` and `is_served` look for. They belong to the connection itself, not to a
-    process's copy of it, so that they outlive any worker. A Unix socket has none."""
-    if sock.family != socket.AF_UNIX:
-        # uvloop's own socket object would make such a socket for each call.
-        own = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=sock.fileno())
-        try:
-            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 0)
-        finally:
-            own.detach()
-
-
-def is_passed_on(sock: socket.socket) -> bool:
-    """Whether a worker was about to pass this connection on to its browser server: it sets SO_PRIORITY right before."""
-    return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY))
-
-
-def is_served(sock: socket.socket) -> bool:
-    """Whether a browser server has this connection: the first thing that it does is to set TCP_NODELAY."""
-    return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))

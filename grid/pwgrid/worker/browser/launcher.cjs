@@ -181,7 +181,7 @@ function takeClient(offer, socket) {
   const connection = new Front(session, socket, offer);
   if (isLate)
     return session.end('grid', 'too late');
-  // A proxy that gets no answer knows by this mark that the browser server has its client (pwgrid/proxy/connect/handoff_link.py).
+  // A proxy that gets no answer knows by this mark that the browser server has its client (pwgrid/common/client_marks.py).
   socket.setNoDelay(true);
   if (gone || !unit || unit.isGoing || unit.hasEnded)
     return refuse(connection, 'browser', gone?.sessions ?? 'browser crashed');
