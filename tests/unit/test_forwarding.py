@@ -77,7 +77,7 @@ class Workers:
         self.answer = answer
         self.asked: list[tuple[str, dict[str, Any], float]] = []
 
-    async def ask_here(self, worker_id: str, question: dict[str, Any], until: float) -> dict[str, Any]:
+    async def ask(self, worker_id: str, question: dict[str, Any], until: float) -> dict[str, Any]:
         self.asked.append((worker_id, question, until))
         if isinstance(self.answer, HandoffFailure):
             raise self.answer

@@ -33,7 +33,7 @@ async def test_the_worker_hears_whether_the_borrower_was_there_for_the_answer(is
     claim = mock.Mock(spec=Claim, abandoned=is_gone)
     watch = asyncio.create_task(asyncio.Event().wait())
     lent = GrantedLease(LeaseId("aa", "bb"), "/lease/chromium/aa/bb.s", 0.0)
-    gateway = mock.Mock(handoffs=handoffs)
+    gateway = mock.Mock(ask=handoffs.ask)
     gateway.ask_worker = partial(Gateway.ask_worker, gateway)
     await answered(gateway, lent, claim, cast("Any", watch))
     assert handoffs.asked == [("aa", {"do": said, "id": "bb"})]
@@ -68,7 +68,7 @@ async def test_a_lease_lasts_from_its_slot_on_not_from_the_begin_of_the_wait_for
     now = [1000.0]
     monkeypatch.setattr(lending.time, "time", lambda: now[0])
     handoffs = Handoffs()
-    gateway = mock.Mock(handoffs=handoffs)
+    gateway = mock.Mock(ask=handoffs.ask)
     gateway.ask_worker = partial(Gateway.ask_worker, gateway)
     gateway.closed.return_value = None
 

@@ -118,7 +118,7 @@ class Proxy:
         forwarding = None
         if self.hosts.name:
             records, health = self.registry.hosts, self.selector.health
-            forwarding = self.handoffs.elsewhere = Forwarding(boot.runtime, self.hosts, records, self.handoffs, health)
+            forwarding = Forwarding(boot.runtime, self.hosts, records, self.handoffs, health)
         self.access = access_of(boot, lambda: self._is_retiring and self.roster.operators_token != own_token_id)
         self.readiness = Readiness(self.settings, self.roster, self.registry)
         sessions = SessionFinder(self.registry, self.roster, self.handoffs)
@@ -196,6 +196,8 @@ class Proxy:
         self.feed.close()
         await serving
         self.handoffs.close()
+        if self.gateway.forwarding is not None:
+            self.gateway.forwarding.close()
         self.gateway.refusal_log.flush()
         await self.dead_workers.last_try()
         self._background_tasks.cancel_all_but("control link")

@@ -377,12 +377,11 @@ class ConnectingClient(asyncio.Protocol):
         self._transport.pause_reading()
         self._sock = self._transport.get_extra_info("socket")
         clear_marks(self._sock)
-        since, handoffs = time.monotonic(), self._gateway.handoffs
+        since, offer = time.monotonic(), self._gateway.offer
         until = since + self._gateway.settings.launch_timeout
         request = {**self._passed_on, "early": self._early.decode("latin-1")}
-        offer = handoffs.offer
         if self._forwarded is not None:  # the other host has decided all
-            until, offer = self._forwarded.until, handoffs.offer_here
+            until, offer = self._forwarded.until, self._gateway.handoffs.offer
             request["early"] = self._forwarded.early + self._early.decode("latin-1")
         elif self._own is not None:
             request["own"] = self._own.for_worker(since, until)

@@ -277,7 +277,7 @@ class Forwarding:
         except _NONSENSE as error:
             raise Refusal(400, f"what was left here makes no sense: {error!r:.100}") from None
         try:
-            return await self._handoffs.ask_here(worker_id, question, float(forward.get("until", 0.0)))
+            return await self._handoffs.ask(worker_id, question, float(forward.get("until", 0.0)))
         except HandoffFailure as failure:
             return {"failure": _told(failure)}
 

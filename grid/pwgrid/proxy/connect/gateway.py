@@ -4,6 +4,7 @@ while the grid takes nobody, the figures."""
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from pwgrid.proxy.connect.find_session import SessionFinder
 from pwgrid.proxy.connect.forwarding import Forwarding
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs
 from pwgrid.proxy.connect.refusal_log import RefusalLog
+from pwgrid.proxy.hosts.host_table import OtherHost
 from pwgrid.proxy.policy.access import Access, Identity
 from pwgrid.proxy.policy.choose_pool import no_longer_for, no_pool_any_more
 from pwgrid.proxy.policy.connect_request import Policy
@@ -178,13 +180,29 @@ class Gateway:
             phases.queue.observe(max(0.0, waited_s - selection_s))
             phases.selection.observe(selection_s)
 
+    async def offer(
+        self, worker_id: str, session_id: str, request: Mapping[str, object], sock: socket.socket, until: float
+    ) -> float:
+        """As Handoffs.offer, to a worker of any host: a client for another one is forwarded."""
+        if (way := await self._way_elsewhere(worker_id)) is not None:
+            forwarding, host = way
+            return await forwarding.offer(host, worker_id, session_id, request, sock, until)
+        return await self.handoffs.offer(worker_id, session_id, request, sock, until)
+
+    async def ask(self, worker_id: str, question: Mapping[str, object]) -> dict[str, Any]:
+        """As Handoffs.ask, of a worker of any host."""
+        if (way := await self._way_elsewhere(worker_id)) is not None:
+            forwarding, host = way
+            return await forwarding.ask(host, worker_id, question)
+        return await self.handoffs.ask(worker_id, question)
+
     async def ask_worker(self, worker_id: str, question: Mapping[str, object], about: str) -> dict[str, Any] | None:
         """Returns a worker's answer about a lease or session of its own; None if it is gone, and these with it. Waits
         for a successor. Raises Refusal, which names what it is `about`."""
         until = asyncio.get_running_loop().time() + SUCCESSOR_S
         while True:
             try:
-                return await self.handoffs.ask(worker_id, question)
+                return await self.ask(worker_id, question)
             except HandoffFailure as failure:
                 if await self.may_answer_again(worker_id, until):
                     continue
@@ -200,9 +218,13 @@ class Gateway:
 
     async def is_known(self, worker_id: str) -> bool:
         """Whether there is such a worker, perhaps on another host that nobody can reach now."""
-        if self.roster.worker(worker_id) is not None:
-            return True
-        return self.forwarding is not None and await self.forwarding.host_of(worker_id) is not None
+        return self.roster.worker(worker_id) is not None or await self._way_elsewhere(worker_id) is not None
+
+    async def _way_elsewhere(self, worker_id: str) -> tuple[Forwarding, OtherHost] | None:
+        """Returns the way to the other host that has this worker; None for one of this host, or of nobody."""
+        if (forwarding := self.forwarding) is None or (host := await forwarding.host_of(worker_id)) is None:
+            return None
+        return forwarding, host
 
     def closed(self) -> Refusal | None:
         """Returns the refusal for all clients while the grid takes none; else None."""

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 
@@ -21,7 +21,6 @@ from pwgrid.common.client_marks import is_passed_on, is_served
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES, despite_reset
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.proxy.client_traces import ClientTraces
-from pwgrid.proxy.hosts.host_table import OtherHost
 from pwgrid.proxy.policy.refusal import bad_handshake
 from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S, WorkerHealth
 from pwgrid.runtime.directory import worker_dir
@@ -255,39 +254,14 @@ def _settle(answer: PendingAnswer, outcome: dict[str, Any] | HandoffFailure) -> 
         answer.set_result(outcome)
 
 
-class Elsewhere(Protocol):
-    """The way to the workers of other hosts (proxy/connect/forwarding.py). Its methods raise as those of Handoffs."""
-
-    async def host_of(self, worker_id: str) -> OtherHost | None:
-        """Returns the other host that has this worker; None for one of this host, or of nobody."""
-
-    async def offer(
-        self,
-        host: OtherHost,
-        worker_id: str,
-        session_id: str,
-        request: Mapping[str, object],
-        sock: socket.socket,
-        until: float,
-    ) -> float: ...
-
-    async def ask(
-        self, host: OtherHost, worker_id: str, question: Mapping[str, object], until: float
-    ) -> dict[str, Any]: ...
-
-    def close(self) -> None: ...
-
-
 class Handoffs:
-    """The ways to all workers: links to those of this host, each opened at the worker's first session, and `elsewhere`
-    to those of others, where there are any."""
+    """The links to all workers of this host, each opened at the worker's first session."""
 
     def __init__(self, runtime: Path, health: WorkerHealth, traces: ClientTraces | None = None) -> None:
         self._runtime = runtime
         self._health = health
         self._traces = traces
         self._links: dict[str, HandoffLink] = {}
-        self.elsewhere: Elsewhere | None = None
 
     async def offer(
         self,
@@ -304,19 +278,6 @@ class Handoffs:
         for the browser server, what the client has sent after its head, and perhaps which browser of its own it gets.
         `until`: how long a worker may take that acquires one (time.monotonic()). Raises Refusal if that is too much.
         """
-        if self.elsewhere is not None and (host := await self.elsewhere.host_of(worker_id)) is not None:
-            return await self.elsewhere.offer(host, worker_id, session_id, request, sock, until)
-        return await self.offer_here(worker_id, session_id, request, sock, until)
-
-    async def offer_here(
-        self,
-        worker_id: str,
-        session_id: str,
-        request: Mapping[str, object],
-        sock: socket.socket,
-        until: float = 0.0,
-    ) -> float:
-        """As `offer`, to workers of this host alone."""
         offer = {"session": session_id, "deadline": time.monotonic() + HANDOFF_TIMEOUT_S, **request}
         packet = orjson.dumps(offer)
         if len(packet) > MAX_OFFER_BYTES:  # a worker that cannot read it ends the link, which all clients share
@@ -326,12 +287,6 @@ class Handoffs:
     async def ask(self, worker_id: str, question: Mapping[str, object], until: float = 0.0) -> dict[str, Any]:
         """Returns a worker's answer to a question about a lease, say; it may work on it until `until`
         (time.monotonic()). Raises HandoffFailure."""
-        if self.elsewhere is not None and (host := await self.elsewhere.host_of(worker_id)) is not None:
-            return await self.elsewhere.ask(host, worker_id, question, until)
-        return await self.ask_here(worker_id, question, until)
-
-    async def ask_here(self, worker_id: str, question: Mapping[str, object], until: float = 0.0) -> dict[str, Any]:
-        """As `ask`, of workers of this host alone."""
         return await self._link(worker_id).ask(question, until)
 
     def open(self, worker_ids: Iterable[str]) -> None:
@@ -349,8 +304,6 @@ class Handoffs:
     def close(self) -> None:
         for worker_id in list(self._links):
             self.drop(worker_id, "the proxy is stopping")
-        if self.elsewhere is not None:
-            self.elsewhere.close()
 
     def _link(self, worker_id: str) -> HandoffLink:
         """Raises HandoffFailure."""

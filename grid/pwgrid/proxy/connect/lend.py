@@ -132,7 +132,7 @@ class _Lending:
 
     async def _asks(self, lease_id: LeaseId, do: str, **more: object) -> dict[str, Any]:
         """Returns the answer. Raises HandoffFailure if the worker refuses, or gives no answer."""
-        answer = await self.gateway.handoffs.ask(lease_id.worker_id, {"id": lease_id.own, "do": do, **more})
+        answer = await self.gateway.ask(lease_id.worker_id, {"id": lease_id.own, "do": do, **more})
         if answer["refused"] is not None:
             raise HandoffFailure(answer["refused"], is_refusal=True)
         return answer
