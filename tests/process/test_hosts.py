@@ -316,10 +316,14 @@ def test_hosts_workers_capacity_status_and_metrics_show_all_hosts(hosts: tuple[H
     first, second = hosts
     with first.session("/?pool=second-chromium-y"):
         eventually(lambda: first.live(), "it runs")
-        shown = {each["name"]: each for each in first.get("/v1/hosts")["hosts"]}
-        assert {name: each["self"] for name, each in shown.items()} == {first.name: True, second.name: False}
-        assert shown[second.name]["room"] == {"slots": 2 * SLOTS, "busy": 1, "waiting": 0, "spare": 0}
-        assert (shown[second.name]["workers"], shown[second.name]["pools"]) == (
+
+        def shown() -> dict[str, dict[str, Any]]:
+            return {each["name"]: each for each in first.get("/v1/hosts")["hosts"]}
+
+        whole = {"slots": 2 * SLOTS, "busy": 1, "waiting": 0, "spare": 0}
+        eventually(lambda: shown()[second.name]["room"] == whole, "the other host has told of all its workers")
+        assert {name: each["self"] for name, each in shown().items()} == {first.name: True, second.name: False}
+        assert (shown()[second.name]["workers"], shown()[second.name]["pools"]) == (
             2,
             ["both-chromium-uat", "second-chromium-y"],
         )
