@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import orjson
 
+from pwgrid.common.grid_url import GridUrl
 from pwgrid.common.packet_server import PROMISE_AGAIN_S, PROMISE_S, Action, PacketServer
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.tcp_options import tune
@@ -49,7 +50,7 @@ class Offer:
     @property
     def address(self) -> str:
         """The other host, for people."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return GridUrl(False, self.host, self.port).address
 
     def answer(self, **told: object) -> None:
         self.send(orjson.dumps({"session": self.session, **told}))

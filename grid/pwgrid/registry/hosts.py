@@ -12,6 +12,7 @@ import orjson
 
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.registry.records import number
 from pwgrid.registry.scripts import SCRIPTS
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ class HostRecords:
         replies = await self._client.pipeline(asked)
         silent, is_any_alive = {}, False
         for (worker_id, browser_type), beat, active in zip(workers.items(), replies[::2], replies[1::2], strict=True):
-            if _number(beat) >= before:
+            if number(beat) >= before:
                 is_any_alive = True
             elif beat is not None or active is not None:
                 silent[worker_id] = browser_type
@@ -216,10 +217,3 @@ class HostRecords:
         except ValueError:
             return None
         return value if isinstance(value, dict) else None
-
-
-def _number(text: object) -> float:
-    try:
-        return float(str(text))
-    except ValueError:
-        return 0.0

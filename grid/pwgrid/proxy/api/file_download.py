@@ -9,6 +9,9 @@ from urllib.parse import quote
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.session_files import SessionFiles
+
 PART_BYTES: Final = 256 * 1024
 """That are held at once."""
 
@@ -32,6 +35,20 @@ class FileDownload(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._file.close()
+
+
+def no_such_file() -> Refusal:
+    """404: a session never had a file of this name, or has it no longer."""
+    return Refusal(404, "the session has no such file (any more)")
+
+
+async def download(files: SessionFiles, worker_id: str, session_id: str, name: str) -> FileDownload:
+    """Returns a file of a session of this host. Raises Refusal."""
+    try:
+        opened, status = await asyncio.to_thread(files.open, worker_id, session_id, name)
+    except OSError:
+        raise no_such_file() from None
+    return FileDownload(opened, name, status.st_size)
 
 
 class ForwardedDownload(StreamingResponse):

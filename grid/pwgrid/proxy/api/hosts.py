@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path
 
 from pwgrid.proxy.api import models
-from pwgrid.proxy.api.file_download import FileDownload
+from pwgrid.proxy.api.file_download import FileDownload, download
 from pwgrid.proxy.api.roles import NEEDS_OPERATOR, OPEN_TO_ALL
 from pwgrid.proxy.hosts.host_table import HostState, OtherHost
 from pwgrid.proxy.policy.forward import PATH, forward_in
@@ -56,11 +56,7 @@ async def _of_files(grid: Services, asked: Mapping[str, Any]) -> dict[str, Any] 
     session, name = (str(asked["worker"]), str(asked["session"])), asked.get("name")
     if name is None:
         return {"files": [asdict(each) for each in await asyncio.to_thread(grid.files.listed, *session)]}
-    try:
-        opened, status = await asyncio.to_thread(grid.files.open, *session, str(name))
-    except OSError:
-        raise Refusal(404, "the session has no such file (any more)") from None
-    return FileDownload(opened, str(name), status.st_size)
+    return await download(grid.files, *session, str(name))
 
 
 def host_of_session(grid: Services, session: SessionRecord) -> OtherHost | None:

@@ -9,14 +9,14 @@ from starlette.responses import StreamingResponse
 
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.errors import problems
-from pwgrid.proxy.api.file_download import FileDownload, ForwardedDownload
+from pwgrid.proxy.api.file_download import ForwardedDownload, download, no_such_file
 from pwgrid.proxy.api.hosts import host_of_session
 from pwgrid.proxy.api.roles import NEEDS_CLIENT, Client
 from pwgrid.proxy.api.sessions import find_session
 from pwgrid.proxy.connect.forwarding import Forwarding
 from pwgrid.proxy.connect.handoff_link import HandoffFailure
 from pwgrid.proxy.hosts.host_table import OtherHost
-from pwgrid.proxy.policy.refusal import Refusal, no_capacity
+from pwgrid.proxy.policy.refusal import no_capacity
 from pwgrid.proxy.services import Services
 from pwgrid.registry.records import SessionRecord
 
@@ -44,11 +44,7 @@ def session_file_routes(grid: Services) -> APIRouter:
         found = await find_session(grid, session_id, identity)
         if (host := host_of_session(grid, found)) is not None:
             return await _download(grid, host, found, name)
-        try:
-            opened, status = await asyncio.to_thread(grid.files.open, found.worker_id, found.session_id, name)
-        except OSError:
-            raise _no_such_file() from None
-        return FileDownload(opened, name, status.st_size)
+        return await download(grid.files, found.worker_id, found.session_id, name)
 
     return router
 
@@ -61,7 +57,7 @@ async def _download(grid: Services, host: OtherHost, session: SessionRecord, nam
             size, reader = await stack.enter_async_context(answer)
         except HandoffFailure as failure:
             if failure.is_refusal:
-                raise _no_such_file() from None
+                raise no_such_file() from None
             raise no_capacity(f"the files of this session cannot be had: {failure}") from None
         return ForwardedDownload(stack.pop_all(), reader, name, size)
 
@@ -76,7 +72,3 @@ def _forwarding(grid: Services) -> Forwarding:
     if grid.gateway.forwarding is None:
         raise no_capacity("the session is on another host, and this one stands alone: set ADVERTISED_HOST")
     return grid.gateway.forwarding
-
-
-def _no_such_file() -> Refusal:
-    return Refusal(404, "the session has no such file (any more)")
