@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.util import cache_from_source
+from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
 from secrets import token_hex
 from typing import Final
@@ -322,9 +323,25 @@ def before_x_server(directory: Path) -> list[str]:
 _PYTHON: Final = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 """Not the virtual environment's: without site-packages it needs nothing of that."""
 
-_COMPILED: Final = cache_from_source(restricted_exec.__file__)
-_PROGRAM: Final = _COMPILED if os.path.exists(_COMPILED) else restricted_exec.__file__
-"""Compiled, where Python has written that when it imported it: else each browser's start compiles it, for 2 ms."""
+
+def program_of(source: Path) -> Path:
+    """Returns what Python has written of this source when it imported it, if that is of the source as it is now: else
+    each browser's start compiles it, for 2 ms. Whoever executes a compiled file is not asked whether it is out of date,
+    as it is where Python may not write a new one (PYTHONDONTWRITEBYTECODE, another user's directory).
+
+    The form of its first 16 bytes is that of PEP 552."""
+    compiled = Path(cache_from_source(str(source)))
+    try:
+        with compiled.open("rb") as file:
+            magic, flags, made_at, size = struct.unpack("<4sIII", file.read(16))
+    except (OSError, struct.error):
+        return source
+    status = source.stat()
+    of_now = (MAGIC_NUMBER, 0, int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)
+    return compiled if (magic, flags, made_at, size) == of_now else source
+
+
+_PROGRAM: Final = str(program_of(Path(restricted_exec.__file__)))
 
 
 def _words(paths: Paths, may: Iterable[str]) -> list[str]:
