@@ -195,8 +195,7 @@ class Access:
 
     def revoked(self, identity: Identity) -> Refusal | None:
         """Returns the refusal for a client whose token has been revoked since `check`; else None."""
-        tokens = self.tokens()
-        if not identity.token_id or not self._asks_for_one(tokens):
+        if not identity.token_id or not self._asks_for_one(tokens := self.tokens()):
             return None
         is_operators = identity.name == OPERATORS_TOKEN
         if not self.is_token_replaced() if is_operators else tokens.has(identity.token_id):
@@ -227,7 +226,7 @@ class Access:
     def _check_host(self, given: str, local: Address) -> None:
         if (name := _name_in(given)) is None:
             raise Refusal(400, ONE_HOST)
-        if _is_one_of(name, self.allowed_hosts | self.own_hosts) or _is_loopback_name(name):
+        if _is_loopback_name(name) or _is_one_of(name, self.allowed_hosts | self.own_hosts):
             return
         if local not in self.loopback_listeners and (not self.allowed_hosts or _is_address(name)):
             return

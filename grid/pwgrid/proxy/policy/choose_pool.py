@@ -2,7 +2,6 @@
 key, named pool and token. How a label key is matched: label_match.py."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from websockets.datastructures import Headers
@@ -17,8 +16,7 @@ from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, no_capacity, oth
 from pwgrid.proxy.roster import PoolView
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """What there is: the pools by name, in the order of the configuration, and the label keys of some."""
 
     pools: Mapping[str, PoolView]
@@ -26,8 +24,7 @@ class Offer:
     labels: OfferedLabels
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """What a client asks for. `version` is its Playwright, as major.minor; None where any will do. `pool` is the one
     that `?pool=` names, `own_type` the browser type that the client names by itself, without its URL."""
 
@@ -135,6 +132,8 @@ def _of_type(offer: Offer, wanted: Wanted, identity: Identity) -> str:
         raise _no_such_browser(
             f"this grid runs no {chosen} workers (it has: {there}): start it with --{chosen} 1 or more"
         )
+    if len(fit) == 1:
+        return fit[0]
     for_good = [name for name in fit if wanted.version == offer.pools[name].playwright] or fit
     allowed = [name for name in for_good if may_use(identity, offer.pools[name])] or for_good
     return chosen if chosen in allowed else allowed[0]
