@@ -226,7 +226,7 @@ class Access:
     def _check_host(self, given: str, local: Address) -> None:
         if (name := _name_in(given)) is None:
             raise Refusal(400, ONE_HOST)
-        if _is_loopback_name(name) or _is_one_of(name, self.allowed_hosts | self.own_hosts):
+        if _is_one_of(name, self.allowed_hosts | self.own_hosts) or _is_loopback_name(name):
             return
         if local not in self.loopback_listeners and (not self.allowed_hosts or _is_address(name)):
             return
