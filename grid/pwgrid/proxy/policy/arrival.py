@@ -74,7 +74,7 @@ class Arrivals:
         Raises Refusal(400) where two header fields contradict each other."""
         host, port = peer[:2] if peer else ("", None)
         is_trusted = self._trusts(host) if host else local is not None and local[1] is None and UNIX in self.trusted
-        given = {name: text for name in _FIELDS if (text := ",".join(values(name)))}
+        given = {name: text for name in _FIELDS if (found := values(name)) and (text := ",".join(found))}
         if given and not is_trusted:
             self.on_disbelieved(host)
             given = {}

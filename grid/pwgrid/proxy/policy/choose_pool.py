@@ -26,7 +26,8 @@ class Offer(NamedTuple):
 
 class Wanted(NamedTuple):
     """What a client asks for. `version` is its Playwright, as major.minor; None where any will do. `pool` is the one
-    that `?pool=` names, `own_type` the browser type that the client names by itself, without its URL."""
+    that `?pool=` names. `own_type` is the browser type that the client itself has, which counts where its label key
+    names none."""
 
     browser_type: str | None = None
     version: str | None = None

@@ -190,7 +190,7 @@ def decide(
         version if named is None else None,  # a named worker has its version
         asked_pool(parameters, policy.pools),
         labels,
-        _client_browser(headers),
+        _client_browser(headers) if labels else None,
         protocol,
     )
     offer = Offer(policy.pools, policy.default_browser_type, policy.labels)
