@@ -168,12 +168,14 @@ def may_use(identity: Identity, pool: PoolView) -> bool:
 def asked_pool(parameters: Iterable[tuple[str, str]], pools: Mapping[str, PoolView]) -> str | None:
     """Returns the pool that `?pool=` names, or None. Raises Refusal if there is none of that name."""
     named = {value.lower() for name, value in parameters if name == "pool"}
+    if not named:
+        return None
     if len(named) > 1:
         raise Refusal(400, f"the URL asks for the pools {' and '.join(sorted(named))}: name one")
     for name in named - pools.keys():
         there = ", ".join(pools) or "none"
         raise Refusal(404, f"there is no pool {name[:63]!r}; pools are: {there}", details={"pools": [*pools]})
-    return min(named, default=None)
+    return min(named)
 
 
 def asked_browser_type(headers: Headers, parameters: Iterable[tuple[str, str]], from_path: str | None) -> str | None:
