@@ -13,8 +13,9 @@ import socket
 def clear_marks(sock: socket.socket) -> None:
     """Removes both, before the client is offered."""
     if sock.family != socket.AF_UNIX:
-        # uvloop's own socket object would make such a socket for each call.
-        own = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=sock.fileno())
+        # uvloop's own socket object would make such a socket for each call. Python asks the kernel for a protocol that
+        # is not given.
+        own = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=sock.fileno())
         try:
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
             own.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 0)
