@@ -135,7 +135,7 @@ class Forwarding:
             raise await self._why(host, forward_id, failure) from None
         if not comes:
             self._keeper.unreachable(host, "its proxy does not come for a client")
-            raise HandoffFailure(f"its host {host.record.name} does not answer")
+            raise HandoffFailure(f"its host {host.record.name} does not answer", is_unreachable=True)
         self.forwarded += 1
         return served_at
 
@@ -210,7 +210,7 @@ class Forwarding:
             if writer is not None:
                 writer.close()
             self._keeper.unreachable(host, repr(error))
-            raise HandoffFailure(f"its host {name} does not answer") from None
+            raise HandoffFailure(f"its host {name} does not answer", is_unreachable=True) from None
         try:
             status, _, headers = answered.partition(b"\r\n")
             if not status.startswith(b"HTTP/1.1 200 "):
@@ -225,7 +225,7 @@ class Forwarding:
         try:
             return await self._records.leave_forward(forward)
         except RegistryUnavailable as error:
-            raise HandoffFailure(f"nothing can be left for its host: {error}") from None
+            raise HandoffFailure(f"nothing can be left for its host: {error}", is_unreachable=True) from None
 
     async def _why(self, host: OtherHost, forward_id: str, failure: HandoffFailure) -> HandoffFailure:
         """Returns why the client was not forwarded: what the other host has left of that, or what the forwarder says.
@@ -240,9 +240,9 @@ class Forwarding:
         if not is_taken_back:  # that proxy has come for it; the forwarder marks who is served, as workers do
             return failure
         detail = f"{failure.reason} {failure.detail}".strip()
-        if failure.reason != OfferRefusal.GONE and (failure.is_refusal or not failure.open_until):
+        if failure.reason != OfferRefusal.GONE:  # of the forwarder: there is another one in a moment
             self._keeper.unreachable(host, detail)
-        return HandoffFailure(f"its host {host.record.name}: {detail}")
+        return HandoffFailure(f"its host {host.record.name}: {detail}", is_unreachable=True)
 
     def _to_forwarder(self) -> HandoffLink:
         """Raises HandoffFailure."""

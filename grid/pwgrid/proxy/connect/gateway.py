@@ -122,7 +122,8 @@ class Gateway:
                 except HandoffFailure as failure:
                     is_refused = failure.is_refusal
                     log.info("offer_failed", worker=worker_id, **claim.named, reason=failure.reason)
-                    self.selector.not_taken(claim, worker_id, failure.reason)
+                    if not failure.is_unreachable:  # else its host is left alone for a while, and may have it then
+                        self.selector.not_taken(claim, worker_id, failure.reason)
                     claim.trouble = failure.detail
                     if (delivered := await delivery.taken_all_the_same(worker_id, failure)) is not None:
                         return delivered
