@@ -190,6 +190,7 @@ async def test_what_that_host_s_worker_says_counts(forwarder: Forwarder, sock: s
         "x",
     )
     assert forwarder.keeper.unreachable_for == []
+    assert not failure.is_unreachable
     assert not await may_be_served(sock, failure)
 
 
@@ -199,6 +200,7 @@ async def test_a_host_whose_proxy_did_not_come_for_the_client_cannot_be_reached(
     failure = await failed(forwarder, sock, taken=False, refused="unreachable", detail="Connection refused")
     assert "10.0.0.2:8080: unreachable Connection refused" in failure.reason
     assert forwarder.keeper.unreachable_for == ["unreachable Connection refused"]
+    assert failure.is_unreachable  # the worker may have this client later
     assert forwarder.records.forwards == {}  # it can come for it no more
     assert not await may_be_served(sock, failure)
 

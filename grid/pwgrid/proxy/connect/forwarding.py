@@ -240,7 +240,7 @@ class Forwarding:
         if not is_taken_back:  # that proxy has come for it; the forwarder marks who is served, as workers do
             return failure
         detail = f"{failure.reason} {failure.detail}".strip()
-        if failure.reason != OfferRefusal.GONE:  # of the forwarder: there is another one in a moment
+        if failure.reason != OfferRefusal.GONE and (failure.is_refusal or not failure.open_until):
             self._keeper.unreachable(host, detail)
         return HandoffFailure(f"its host {host.record.name}: {detail}", is_unreachable=True)
 
