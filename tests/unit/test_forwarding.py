@@ -16,7 +16,7 @@ from pwgrid.common.client_marks import mark_passed_on, mark_served
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
 from pwgrid.proxy.connect.forwarding import Forwarding
-from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs, may_be_served
+from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs, HostUnreachable, may_be_served
 from pwgrid.proxy.hosts.host_table import OtherHost
 from pwgrid.proxy.hosts.keep_hosts import HostKeeper
 from pwgrid.proxy.policy.refusal import Refusal
@@ -190,7 +190,7 @@ async def test_what_that_host_s_worker_says_counts(forwarder: Forwarder, sock: s
         "x",
     )
     assert forwarder.keeper.unreachable_for == []
-    assert not failure.is_unreachable
+    assert not isinstance(failure, HostUnreachable)
     assert not await may_be_served(sock, failure)
 
 
@@ -200,7 +200,7 @@ async def test_a_host_whose_proxy_did_not_come_for_the_client_cannot_be_reached(
     failure = await failed(forwarder, sock, taken=False, refused="unreachable", detail="Connection refused")
     assert "10.0.0.2:8080: unreachable Connection refused" in failure.reason
     assert forwarder.keeper.unreachable_for == ["unreachable Connection refused"]
-    assert failure.is_unreachable  # the worker may have this client later
+    assert isinstance(failure, HostUnreachable)  # the worker may have this client later
     assert forwarder.records.forwards == {}  # it can come for it no more
     assert not await may_be_served(sock, failure)
 

@@ -42,8 +42,7 @@ class HandoffFailure(Exception):
     `is_dead`: the worker has closed the link, or is gone: it does nothing more with the offer. `open_until`: until when
     a browser server may take the socket, in seconds of the loop's clock; 0 if none can have it, since the offer was not
     sent, or was refused. `is_served` tells whether one has it. `ended` is why a client's lease has ended, if it has;
-    `detail` why the worker has launched no browser for it. `is_unreachable`: not the worker has failed, but the way to
-    its host, so that it may take this client later.
+    `detail` why the worker has launched no browser for it.
     """
 
     def __init__(
@@ -55,7 +54,6 @@ class HandoffFailure(Exception):
         open_until: float = 0.0,
         ended: str | None = None,
         detail: str = "",
-        is_unreachable: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -64,7 +62,10 @@ class HandoffFailure(Exception):
         self.open_until = open_until
         self.ended = ended
         self.detail = detail
-        self.is_unreachable = is_unreachable
+
+
+class HostUnreachable(HandoffFailure):
+    """Not the worker has failed, but the way to its host: the worker may take this client later."""
 
 
 PendingAnswer = asyncio.Future[dict[str, Any] | HandoffFailure]
