@@ -2,8 +2,12 @@
 loopback network."""
 
 import contextlib
+import random
 import re
+import threading
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
@@ -12,7 +16,7 @@ import pytest
 from tests.conftest import counters_are_exact
 from tests.support import raw
 from tests.support.grid import eventually
-from tests.support.hosts import SLOTS, Host, full, host, hosts_of_sessions, is_lost, know_each_other, raw_name
+from tests.support.hosts import CAP, SLOTS, Host, full, host, hosts_of_sessions, is_lost, know_each_other, raw_name
 from tests.support.redis import RedisServer
 
 
@@ -91,6 +95,46 @@ def test_a_cap_counts_over_all_hosts(hosts: tuple[Host, Host]) -> None:
         assert waiting.recv(4096).startswith(b"HTTP/1.1 101 ")
         assert raw.goes_on(waiting)
         assert raw.goes_on(two)
+
+
+def test_many_clients_of_two_hosts_never_have_more_than_their_caps_and_all_who_stay_are_served(
+    hosts: tuple[Host, Host],
+) -> None:
+    """Of two runs, which may have 2 sessions each, and of none. Some leave before they are served."""
+    live, most, served = Counter[str](), Counter[str](), Counter[str]()
+    counting = threading.Lock()
+
+    def comes(number: int) -> bool:
+        """Whether it was served, or had left."""
+        draws = random.Random(number)
+        run, host, patience_s = (
+            draws.choice(["nightly", "weekly", ""]),
+            draws.choice(hosts),
+            draws.choice([0.1, 30, 30]),
+        )
+        with host.waiting(f"/?pool=both-chromium-uat{run and f'&name={run}'}") as sock:
+            sock.settimeout(patience_s)
+            try:
+                answer = sock.recv(4096)
+            except TimeoutError:
+                return patience_s < 1
+            if not answer.startswith(b"HTTP/1.1 101 "):
+                return False
+            with counting:
+                live[run] += 1
+                most[run] = max(most[run], live[run])
+            is_served = patience_s < 1 or all(raw.goes_on(sock) for _ in range(draws.randint(1, 4)))
+            with counting:
+                live[run] -= 1
+                served[run] += 1
+            return is_served
+
+    with ThreadPoolExecutor(16) as clients:
+        assert all(clients.map(comes, range(160)))
+    assert (most["nightly"], most["weekly"]) == (CAP, CAP)
+    assert min(served.values()) > CAP
+    eventually(lambda: [each.get("/v1/status")["waiting"] for each in hosts] == [0, 0], "nobody waits")
+    counters_are_exact(hosts[0].grid)
 
 
 def test_a_host_whose_proxy_is_frozen_holds_nobody_up(hosts: tuple[Host, Host]) -> None:

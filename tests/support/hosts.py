@@ -15,6 +15,8 @@ from tests.support.grid import WITHOUT_SPARES, Grid, eventually, running_grid
 from tests.support.leases import Answer, request
 
 SLOTS = 2
+CAP = 2
+"""How many sessions a run may have."""
 TIMES = {
     "HEARTBEAT_INTERVAL": "0.5",
     "REDIS_KEY_TTL": "2",
@@ -98,7 +100,7 @@ def host(
         "MAX_CONCURRENT_SESSIONS": str(SLOTS),
         "POOL_CONFIG": pools,
         "WORKER_SELECT_TIMEOUT": "20",
-        "MAX_SESSIONS_PER_RUN": "2",
+        "MAX_SESSIONS_PER_RUN": str(CAP),
         "BORROW_RECONNECT_GRACE": "600",
     }
     return running_grid(environment={**ours, **environment}, fake=True, prefix=prefix)
