@@ -19,7 +19,7 @@ BOTH = "/?pool=both-chromium-uat"
 SECOND = "/?pool=second-chromium-y"
 POOLS = {
     "first": "Both:Chromium:UAT=1",
-    "second": "Both:Chromium:UAT=1,Second:Chromium:Y=1",
+    "second": "Both:Chromium:UAT=1,Second:Chromium:Y=2",
     "third": "Both:Chromium:UAT=1",
 }
 
@@ -94,6 +94,7 @@ def test_a_client_of_one_network_uses_a_browser_in_another(apart: Apart) -> None
 
 def test_a_host_that_is_cut_off_serves_its_own_and_all_is_right_when_it_is_back(apart: Apart) -> None:
     first, second, third = apart.hosts
+    lease = first.ask("POST", "/session/borrow", {"labelKey": "Second:Chromium:Y"}).body
     with first.session(SECOND) as forwarded, second.session(BOTH) as there, first.session(BOTH) as here:
         eventually(lambda: len(first.live()) == 3, "all run")
         cut_off = [each["id"] for each in first.live() if each["host"] == second.name]
@@ -107,6 +108,10 @@ def test_a_host_that_is_cut_off_serves_its_own_and_all_is_right_when_it_is_back(
         for each in cut_off:
             eventually(lambda each=each: first.get(f"/v1/sessions/{each}")["status"] == "running", "it is live again")
         assert all(map(raw.goes_on, (forwarded, there, here)))
+        with third.session(lease["webSocketEndpoint"].partition(f":{first.grid.port}")[2]):
+            pass
+        returned = {"browserId": lease["browserId"], "labelKey": lease["labelKey"]}
+        assert third.ask("POST", "/session/return", returned).body["returned"] is True
         with third.session(SECOND):
             pass
     apart.are_exact(repaired=True)
