@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,9 +120,10 @@ def test_a_host_that_is_cut_off_serves_its_own_and_all_is_right_when_it_is_back(
 
 def test_clients_get_others_than_a_host_that_theirs_cannot_reach_and_none_is_lost(apart: Apart) -> None:
     first, second, third = apart.hosts
-    with first.session(SECOND) as forwarded, contextlib.ExitStack() as clients:
+    with first.session(SECOND) as forwarded, contextlib.ExitStack() as clients, ThreadPoolExecutor(1) as at_once:
         with apart.networks.apart("first", "second"):
             waiting = clients.enter_context(first.waiting(SECOND))
+            lent = at_once.submit(first.ask, "POST", "/session/borrow", {"labelKey": "Second:Chromium:Y"})
             eventually(lambda: state(first, second) == "unreachable", "it cannot be reached")
             assert state(third, second) == "serving"
             clients.enter_context(full(first))
@@ -133,6 +135,10 @@ def test_clients_get_others_than_a_host_that_theirs_cannot_reach_and_none_is_los
                 assert raw.goes_on(by_another)
         assert waiting.recv(4096).startswith(b"HTTP/1.1 101 ")
         assert all(map(raw.goes_on, (waiting, forwarded, *others)))
+        lease = lent.result()
+        assert lease.status == 200, lease
+        returned = {"browserId": lease.body["browserId"], "labelKey": lease.body["labelKey"]}
+        assert first.ask("POST", "/session/return", returned).body["returned"] is True
         know_each_other(*apart.hosts)
     apart.are_exact()
 
