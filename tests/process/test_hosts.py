@@ -4,6 +4,7 @@ loopback network."""
 import contextlib
 import random
 import re
+import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -84,6 +85,22 @@ def test_a_client_that_waits_gets_a_slot_that_comes_free_on_another_host(hosts: 
         there[0].close()
         assert waiting.recv(4096).startswith(b"HTTP/1.1 101 ")
         assert raw.goes_on(waiting)
+
+
+def test_runs_take_turns_at_the_slots_of_another_host(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    with full(first), full(second) as there, contextlib.ExitStack() as clients:
+
+        def waits(run: str, place: int) -> socket.socket:
+            client = clients.enter_context(first.waiting(f"/?pool=both-chromium-uat&name={run}"))
+            eventually(lambda: first.get("/v1/status")["waiting"] == place, "it waits")
+            return client
+
+        earlier, _, later = waits("large", 1), waits("large", 2), waits("small", 3)
+        for leaves, served in zip(there, (earlier, later), strict=True):
+            leaves.close()
+            assert served.recv(4096).startswith(b"HTTP/1.1 101 ")
+            assert raw.goes_on(served)
 
 
 def test_a_cap_counts_over_all_hosts(hosts: tuple[Host, Host]) -> None:
