@@ -17,7 +17,18 @@ import pytest
 from tests.conftest import counters_are_exact
 from tests.support import raw
 from tests.support.grid import eventually
-from tests.support.hosts import CAP, SLOTS, Host, full, host, hosts_of_sessions, is_lost, know_each_other, raw_name
+from tests.support.hosts import (
+    CAP,
+    SLOTS,
+    Host,
+    drain,
+    full,
+    host,
+    hosts_of_sessions,
+    is_lost,
+    know_each_other,
+    raw_name,
+)
 from tests.support.redis import RedisServer
 
 
@@ -290,12 +301,6 @@ def test_hosts_workers_capacity_status_and_metrics_show_all_hosts(hosts: tuple[H
 
 
 # A host leaves
-
-
-def drain(host: Host, *arguments: str) -> str:
-    done = host.grid.command("drain", "--host", *arguments)
-    assert done.returncode == 0, done
-    return done.stdout
 
 
 def test_a_drained_host_gets_no_sessions_and_its_clients_get_another_s_until_that_is_undone(

@@ -140,3 +140,9 @@ def is_lost(host: Host, session_id: str, lost: Host) -> bool:
         return False
     assert found["reason"] == f"its host is gone: {lost.name}"
     return True
+
+
+def drain(host: Host, *arguments: str) -> str:
+    done = host.grid.command("drain", "--host", *arguments)
+    assert done.returncode == 0, done
+    return done.stdout
