@@ -4,16 +4,24 @@ import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
 from tests.conftest import counters_are_exact
 from tests.support import raw
 from tests.support.grid import eventually
-from tests.support.hosts import SLOTS, Host, full, host, hosts_of_sessions, is_lost, know_each_other, raw_name
+from tests.support.hosts import (
+    SLOTS,
+    Host,
+    full,
+    host_inside,
+    hosts_of_sessions,
+    is_lost,
+    know_each_other,
+    raw_name,
+    redis_inside,
+)
 from tests.support.networks import Networks
-from tests.support.redis import RedisServer
 
 REDIS = "redis"
 BOTH = "/?pool=both-chromium-uat"
@@ -43,33 +51,14 @@ class Apart:
             counters_are_exact(self.first.grid, repaired=repaired)
 
 
-@contextlib.contextmanager
-def host_inside(networks: Networks, name: str, redis_url: str) -> Iterator[Host]:
-    address = networks.addresses[name]
-    running = host(redis_url, address, POOLS[name], ALLOW_PUBLIC="true")
-
-    def ends(*how: Any) -> bool | None:
-        with networks.inside(name):
-            return running.__exit__(*how)
-
-    with networks.inside(name):
-        grid = running.__enter__()
-    with contextlib.ExitStack() as held:
-        held.push(ends)
-        yield Host(grid, address, lambda: networks.inside(name))
-
-
 @pytest.fixture(scope="module")
 def own_apart() -> Iterator[Apart]:
     with contextlib.ExitStack() as held:
         networks = Networks(*POOLS, REDIS)
         held.callback(networks.close)
-        address = networks.addresses[REDIS]
-        with networks.inside(REDIS):
-            server = RedisServer("--port", "6379", "--bind", address, "--protected-mode", "no")
-        held.callback(server.close)
-        url = f"redis://{address}:6379"
-        apart = Apart(networks, *(held.enter_context(host_inside(networks, name, url)) for name in POOLS))
+        url = held.enter_context(redis_inside(networks, REDIS))
+        hosts = (held.enter_context(host_inside(networks, name, url, pools)) for name, pools in POOLS.items())
+        apart = Apart(networks, *hosts)
         know_each_other(*apart.hosts)
         yield apart
 
@@ -123,6 +112,8 @@ def test_clients_get_others_than_a_host_that_theirs_cannot_reach_and_none_is_los
     with first.session(SECOND) as forwarded, contextlib.ExitStack() as clients, ThreadPoolExecutor(1) as at_once:
         with apart.networks.apart("first", "second"):
             waiting = clients.enter_context(first.waiting(SECOND))
+            forwarded.sendall(raw.PING)
+            eventually(lambda: apart.networks.on_the_way("first", second.address), "it is on its way")
             lent = at_once.submit(first.ask, "POST", "/session/borrow", {"labelKey": "Second:Chromium:Y"})
             eventually(lambda: state(first, second) == "unreachable", "it cannot be reached")
             assert state(third, second) == "serving"
@@ -133,6 +124,7 @@ def test_clients_get_others_than_a_host_that_theirs_cannot_reach_and_none_is_los
             with third.session(BOTH) as by_another:
                 eventually(lambda: hosts_of_sessions(third).count(second.name) == 2, "the third host reaches it")
                 assert raw.goes_on(by_another)
+        assert raw.is_answered(forwarded)
         assert waiting.recv(4096).startswith(b"HTTP/1.1 101 ")
         assert all(map(raw.goes_on, (waiting, forwarded, *others)))
         lease = lent.result()

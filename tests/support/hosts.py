@@ -13,6 +13,8 @@ import pytest
 from tests.support import raw
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually, running_grid
 from tests.support.leases import Answer, request
+from tests.support.networks import Networks
+from tests.support.redis import RedisServer
 
 SLOTS = 2
 CAP = 2
@@ -88,7 +90,7 @@ class Host:
 
 
 def host(
-    redis_url: str, address: str, pools: str, *, prefix: str = "", **environment: str
+    redis_url: str, address: str, pools: str, *, prefix: str = "", fake: bool = True, **environment: str
 ) -> contextlib.AbstractContextManager[Grid]:
     """The grid of a host with this address."""
     ours = {
@@ -103,7 +105,34 @@ def host(
         "MAX_SESSIONS_PER_RUN": str(CAP),
         "BORROW_RECONNECT_GRACE": "600",
     }
-    return running_grid(environment={**ours, **environment}, fake=True, prefix=prefix)
+    return running_grid(environment={**ours, **environment}, fake=fake, prefix=prefix)
+
+
+@contextlib.contextmanager
+def host_inside(networks: Networks, name: str, redis_url: str, pools: str, *, fake: bool = True) -> Iterator[Host]:
+    """A host in a network of its own."""
+    address = networks.addresses[name]
+    running = host(redis_url, address, pools, fake=fake, ALLOW_PUBLIC="true")
+
+    def ends(*how: Any) -> bool | None:
+        with networks.inside(name):
+            return running.__exit__(*how)
+
+    with networks.inside(name):
+        grid = running.__enter__()
+    with contextlib.ExitStack() as held:
+        held.push(ends)
+        yield Host(grid, address, lambda: networks.inside(name))
+
+
+@contextlib.contextmanager
+def redis_inside(networks: Networks, name: str) -> Iterator[str]:
+    """The URL of a Redis in a network of its own."""
+    address = networks.addresses[name]
+    with networks.inside(name):
+        server = RedisServer("--port", "6379", "--bind", address, "--protected-mode", "no")
+    with contextlib.closing(server):
+        yield f"redis://{address}:6379"
 
 
 def know_each_other(*hosts: Host) -> None:

@@ -28,8 +28,8 @@ class Networks:
         self._mark = f"pwgrid-{os.getpid()}-{secrets.token_hex(2)}"
         self._names = (*names, _SWITCH)
         self.addresses = {name: f"10.0.0.{number}" for number, name in enumerate(names, start=1)}
-        if shutil.which("ip") is None:
-            pytest.skip("there is no `ip`: no networks of their own for hosts")
+        if shutil.which("ip") is None or shutil.which("ss") is None:
+            pytest.skip("iproute2 is not installed: no networks of their own for hosts")
         try:
             self._make()
         except subprocess.CalledProcessError as error:
@@ -82,6 +82,12 @@ class Networks:
         finally:
             for name in names:
                 self._in(_SWITCH, "link", "set", name, "type", "bridge_slave", "isolated", "off")
+
+    def on_the_way(self, name: str, address: str) -> int:
+        """Bytes that were sent from this network to an address, and have not arrived."""
+        with self.inside(name):
+            told = subprocess.run(("ss", "-Htn", "dst", address), check=True, capture_output=True, text=True)
+        return sum(int(line.split()[2]) for line in told.stdout.splitlines())
 
     def close(self) -> None:
         """Removes them all, and proves it."""
