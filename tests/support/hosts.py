@@ -90,7 +90,7 @@ class Host:
 
 
 def host(
-    redis_url: str, address: str, pools: str, *, prefix: str = "", fake: bool = True, **environment: str
+    redis_url: str, address: str, pools: str, *, prefix: str = "", **environment: str
 ) -> contextlib.AbstractContextManager[Grid]:
     """The grid of a host with this address."""
     ours = {
@@ -105,14 +105,14 @@ def host(
         "MAX_SESSIONS_PER_RUN": str(CAP),
         "BORROW_RECONNECT_GRACE": "600",
     }
-    return running_grid(environment={**ours, **environment}, fake=fake, prefix=prefix)
+    return running_grid(environment={**ours, **environment}, fake=True, prefix=prefix)
 
 
 @contextlib.contextmanager
-def host_inside(networks: Networks, name: str, redis_url: str, pools: str, *, fake: bool = True) -> Iterator[Host]:
+def host_inside(networks: Networks, name: str, redis_url: str, pools: str) -> Iterator[Host]:
     """A host in a network of its own."""
     address = networks.addresses[name]
-    running = host(redis_url, address, pools, fake=fake, ALLOW_PUBLIC="true")
+    running = host(redis_url, address, pools, ALLOW_PUBLIC="true")
 
     def ends(*how: Any) -> bool | None:
         with networks.inside(name):
