@@ -205,6 +205,27 @@ async def test_a_host_whose_proxy_did_not_come_for_the_client_cannot_be_reached(
     assert not await may_be_served(sock, failure)
 
 
+async def test_a_host_that_refuses_and_leaves_no_reason_is_left_alone_and_its_worker_may_have_the_client_later(
+    forwarder: Forwarder, sock: socket.socket
+) -> None:
+    failure = await failed(forwarder, sock, taken=True, refused="not taken", detail="HTTP/1.1 503 Service Unavailable")
+    assert isinstance(failure, HostUnreachable)
+    assert failure.detail == ""  # no browser has failed to start
+    assert forwarder.keeper.unreachable_for == ["not taken HTTP/1.1 503 Service Unavailable"]
+
+
+async def test_nobody_is_to_blame_where_redis_is_away_from_both_hosts(
+    forwarder: Forwarder, sock: socket.socket
+) -> None:
+    offer = asyncio.ensure_future(forwarder.forwarding.offer(HOST, "w1", "s1", REQUEST, sock, time.monotonic() + 60))
+    await forwarder.hears()
+    forwarder.records.is_away = True
+    forwarder.answers(refused="not taken", detail="HTTP/1.1 503 Service Unavailable")
+    with pytest.raises(HostUnreachable):
+        await offer
+    assert forwarder.keeper.unreachable_for == []
+
+
 async def test_no_host_is_to_blame_for_a_client_that_leaves(forwarder: Forwarder, sock: socket.socket) -> None:
     await failed(forwarder, sock, taken=False, refused="gone", detail="the client has gone")
     assert forwarder.keeper.unreachable_for == []

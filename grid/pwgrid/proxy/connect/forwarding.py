@@ -230,17 +230,18 @@ class Forwarding:
     async def _why(self, host: OtherHost, forward_id: str, failure: HandoffFailure) -> HandoffFailure:
         """Returns why the client was not forwarded: what the other host has left of that, or what the forwarder says.
         What that host has not come for it does not get any more."""
+        refusal, is_taken_back, is_away = None, False, False
         try:
             refusal = await self._records.take_refusal(forward_id)
             is_taken_back = await self._records.take_forward(forward_id) is not None
         except RegistryUnavailable:
-            refusal, is_taken_back = None, False
+            is_away = True
         if refusal is not None:
             return _failure_in(refusal)
-        if not is_taken_back:  # that proxy has come for it; the forwarder marks who is served, as workers do
-            return failure
+        if not is_taken_back and not failure.is_refusal:
+            return failure  # that proxy may have come for it; the forwarder marks who is served, as workers do
         detail = f"{failure.reason} {failure.detail}".strip()
-        if failure.reason != OfferRefusal.GONE and (failure.is_refusal or not failure.open_until):
+        if not is_away and failure.reason != OfferRefusal.GONE and (failure.is_refusal or not failure.open_until):
             self._keeper.unreachable(host, detail)
         return HostUnreachable(f"its host {host.record.name}: {detail}")
 
