@@ -112,6 +112,14 @@ def test_the_priority_goes_down_as_far_as_it_takes() -> None:
     assert found == sorted(found, reverse=True)
 
 
+def test_who_has_a_lower_priority_keeps_it_while_it_takes_all_that_nobody_wants() -> None:
+    of = shares()
+    assert looks(of, BOTH, LOOKS) == {1: 10}
+    alone = {1: BrowserUse(2.0, 0.0, 10), 2: BrowserUse(0.0, 0.0)}
+    assert looks(of, alone, 3 * LOOKS) == {}
+    assert looks(of, {1: BrowserUse(1.7, 0.0, 10), 2: BrowserUse(0.3, WAITS)}, 1) == {1: 18}
+
+
 def test_it_goes_no_further_than_there_are_nice_values() -> None:
     of = shares()
     assert looks(of, {1: BrowserUse(1.99, 0.0, WORST - 1), 2: VICTIM}, LOOKS) == {1: WORST}
@@ -143,6 +151,13 @@ def test_the_usual_priority_is_that_of_the_grid() -> None:
 class TestWhereAPriorityCannotBeRestored:
     def test_it_is_lowered_after_many_looks_alone(self) -> None:
         assert looks(shares(may_restore=False), BOTH, LOOKS_FOR_GOOD) == {1: 10}
+
+    def test_it_is_not_lowered_for_who_takes_a_bit_more(self) -> None:
+        now = {1: BrowserUse(1.55, 0.0), 2: BrowserUse(0.45, WAITS)}
+        assert looks(shares(may_restore=False), now, 3 * LOOKS_FOR_GOOD) == {}
+        assert looks(shares(), now, LOOKS) == {1: 6}
+        now = {1: BrowserUse(1.6, 0.0), 2: BrowserUse(0.4, WAITS)}
+        assert looks(shares(may_restore=False), now, LOOKS_FOR_GOOD) == {1: 7}
 
     def test_it_is_not_restored(self) -> None:
         now = {1: BrowserUse(0.1, 0.0, 15), 2: BrowserUse(1.0, 0.0)}

@@ -16,7 +16,9 @@ TAKES_LESS: Final = 0.7
 LOOKS: Final = 3
 """So many looks in a row a browser has to take more, or less: a page that loads takes two processors for a second."""
 LOOKS_FOR_GOOD: Final = 10
-"""The same where a priority that is lowered stays so until the browser ends."""
+STEPS_FOR_GOOD: Final = 7
+"""Where a priority that is lowered stays so until the browser ends, it takes so many looks, and this much more: about
+four times as much as its share, in relation to what others get."""
 LEAST_CORES: Final = 0.1
 """Who takes less than this harms nobody; and the kernel counts in hundredths of a second."""
 MOST_STEPS: Final = 10
@@ -47,6 +49,9 @@ class _More:
     is_now: bool = True
 
 
+_NO_LOOKS: Final = _More()
+
+
 @dataclass(slots=True)
 class ProcessorShares:
     """What each browser takes, over several looks. `usual` is the nice value of the grid's processes, and so of a
@@ -57,39 +62,40 @@ class ProcessorShares:
     may_restore: bool
     _more: dict[int, _More] = field(default_factory=dict)
     _less: dict[int, int] = field(default_factory=dict)
-    """For how many looks in a row each browser with a lower priority has taken less than its share."""
+    """For how many looks in a row each browser has taken less than its share."""
 
     def observe(self, browsers: Mapping[int, BrowserUse], *, is_short: bool) -> dict[int, int]:
         """Takes a look, by the pids of the browsers; `is_short`: something waits for processors. Returns the nice
         values that change."""
         share = fair_share(browsers.values()) if is_short else math.inf
         capacity = sum(each.cores for each in browsers.values())
-        self._count(
-            browsers, share, is_anyone_waiting=is_short and any(_is_waiting(each) for each in browsers.values())
-        )
-        due = {pid for pid, more in self._more.items() if more.is_now and self._is_to_lower(browsers[pid], more.looks)}
-        if self.may_restore:
-            due |= {pid for pid, looks in self._less.items() if looks >= LOOKS}
-        wanted = {pid: browsers[pid].nice + steps_to(share, browsers[pid].cores, capacity) for pid in due}
+        self._count(browsers, share, is_anyone_waiting=any(_is_waiting(each) for each in browsers.values()))
+        counted = [pid for pid in browsers if self._is_time(pid)]
+        steps = {pid: steps_to(share, browsers[pid].cores, capacity) for pid in counted}
+        wanted = {pid: browsers[pid].nice + each for pid, each in steps.items() if self._may(browsers[pid], each)}
         bounded = {pid: max(self.usual, min(WORST, nice)) for pid, nice in wanted.items()}
         return {pid: nice for pid, nice in bounded.items() if nice != browsers[pid].nice}
+
+    def _is_time(self, pid: int) -> bool:
+        """Whether a browser takes more now, and has for long enough, or has taken less for long enough."""
+        more = self._more.get(pid, _NO_LOOKS)
+        looks = LOOKS if self.may_restore else LOOKS_FOR_GOOD
+        return (more.is_now and more.looks >= looks) or self._less.get(pid, 0) >= LOOKS
+
+    def _may(self, browser: BrowserUse, steps: int) -> bool:
+        return self.may_restore or (steps >= STEPS_FOR_GOOD and not browser.is_shared)
 
     def _count(self, browsers: Mapping[int, BrowserUse], share: float, *, is_anyone_waiting: bool) -> None:
         more = {}
         for pid, each in browsers.items():
-            before = self._more.get(pid, _More())
+            before = self._more.get(pid, _NO_LOOKS)
             if is_anyone_waiting and each.cores > max(LEAST_CORES, share * TAKES_MORE):
                 more[pid] = _More(before.looks + 1, share)
             elif not is_anyone_waiting and each.cores > before.share * TAKES_MORE:
                 more[pid] = replace(before, is_now=False)  # a page that waits may load only now and then
         self._more = more
-        less = (p for p, each in browsers.items() if each.nice > self.usual and each.cores < share * TAKES_LESS)
+        less = (pid for pid, each in browsers.items() if each.cores < share * TAKES_LESS)
         self._less = {pid: self._less.get(pid, 0) + 1 for pid in less}
-
-    def _is_to_lower(self, browser: BrowserUse, looks: int) -> bool:
-        if self.may_restore:
-            return looks >= LOOKS
-        return looks >= LOOKS_FOR_GOOD and not browser.is_shared
 
 
 def _is_waiting(browser: BrowserUse) -> bool:
