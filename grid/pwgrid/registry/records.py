@@ -97,6 +97,8 @@ class WorkerRecord:
     handoff: str = ""
     pid: int = 0
     rss_mib: int | None = None
+    launches: int = 0
+    """Own browsers that its lifetime does not count."""
     pool: str = ""
     labels: tuple[str, ...] = ()
     """Label keys of its pool."""
@@ -118,6 +120,7 @@ class WorkerRecord:
             "handoff": self.handoff,
             "pid": str(self.pid),
             "rssMib": "" if self.rss_mib is None else str(self.rss_mib),
+            "launches": str(self.launches),
             "pool": self.pool or self.browser_type,
             "labels": ",".join(self.labels),
             **({"host": self.host} if self.host else {}),
@@ -140,6 +143,7 @@ class WorkerRecord:
             handoff=values.get("handoff", ""),
             pid=int(number(values.get("pid"))),
             rss_mib=int(number(values["rssMib"])) if values.get("rssMib") else None,
+            launches=int(number(values.get("launches"))),
             pool=values.get("pool") or browser_type,  # other programs register workers without one
             labels=tuple(filter(None, values.get("labels", "").split(","))),
             last_heartbeat=number(values.get("lastHeartbeat")),
