@@ -263,6 +263,27 @@ def test_a_session_that_loses_its_client_in_a_drain_ends_then(grid: Grid) -> Non
     eventually(lambda: record(grid, target)["reasonKind"] == "kept in a drain", "nobody waits for it")
 
 
+def test_a_lease_takes_no_lifetime_for_clients_that_come_by_cdp(grid: Grid) -> None:
+    def counted() -> tuple[object, object]:
+        (told,) = (each for each in grid.status()["workers"] if each["id"] == worker)
+        return told["lifetime"], grid.redis("HGET", "cluster:lifetime_connections", f"chromium:{worker}")
+
+    def are(lifetime: int) -> bool:
+        return counted() == (lifetime, str(lifetime).encode())
+
+    lease = borrow(grid)
+    worker = lease["browserId"].partition("-")[0]
+    eventually(lambda: counted()[1] is not None, "it is registered")
+    before = int(counted()[1]) - 1  # type: ignore[call-overload]
+    target = lease["cdpEndpoint"].partition(str(grid.port))[2]
+    with session(grid.port, target) as client:
+        eventually(lambda: are(before), "it has its own browser")
+        leaves(client)
+    eventually(lambda: grid.active() == 0, "it is over")
+    assert are(before)
+    assert grid.redis("GET", "cluster:counter_repairs") in (None, b"0")
+
+
 def shown(grid: Grid, worker: str) -> tuple[object, ...]:
     """What the API shows of a worker, the lifetime and the launches, and the metrics of its launches."""
     (found,) = (each for each in json.loads(grid.get("/v1/workers")[2])["workers"] if each["id"] == worker)

@@ -33,7 +33,8 @@ HOST_HISTORY = "cluster:hosts:history:"
 LENGTH_BOUNDS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0)
 """Upper bounds of a session's length, as reaper.lua has them."""
 LIFETIME_TAKEN = "lifetime"
-"""A field of the record of a session or lease: "0" if it takes none of its worker's lifetime. Others have none."""
+"""A field of the record of a session or lease: "0" if it takes none of its worker's lifetime. Others have none,
+or "1": a lease's may change when a client comes with it (pwgrid/worker/leases.py)."""
 
 EXPIRES_AT = "expiresAt"
 """A field of a lease's record, in Unix seconds."""
