@@ -36,7 +36,7 @@ class Admission:
         grace_s = boot.settings.borrow_reconnect_grace
         self.tokens = TokenCheck(boot.tokens_file)
         self.sessions = Sessions(boot, slots, registry_sync, handoff, on_offered, on_served)
-        shares_browser = boot.settings.isolation is Isolation.CONTEXT
+        shares_browser = boot.pool.isolation is Isolation.CONTEXT
         path = boot.directory / "leases.json"
         self.leases = Leases(slots, path, grace_s, registry_sync, self.sessions, self.tokens, shares_browser)
         self._describer = ProtocolDescriber(boot)
