@@ -32,7 +32,7 @@ log = structlog.get_logger()
 LOOK_S: Final = 1.0
 SHORT: Final = 0.1
 """Something waits for a processor during this part of the time: before that it is not worth a look at browsers."""
-OTHERWISE_S: Final = 60.0
+OTHERWISE_S: Final = 10.0
 """How often to look whether the kernel still shares processors by browsers: another service's settings can end that."""
 
 
@@ -65,19 +65,20 @@ class BrowserPriorities:
         """None while nothing waits, and no browser has a lower priority."""
         self._short_s = short_of_cpu_s()
         self._looked_at = loop.now()
-        self._is_any_lower = False
+        self._is_any_lower = True
+        """Whether a browser has a lower priority, or may have it from another master."""
 
     def _look(self) -> None:
         now = self._loop.now()
-        if self._config.settings.processor_shares == "off" or is_shared_by_sessions():
-            self._last, again_s = None, OTHERWISE_S
-        else:
-            again_s = LOOK_S
-            try:
+        is_needed = self._config.settings.processor_shares == "auto" and not is_shared_by_sessions()
+        try:
+            if is_needed:
                 self._look_at_browsers(now, is_short=self._is_short(now))
-            except OSError as error:  # no descriptor is free
-                log.warning("processors_not_looked_at", reason=error.strerror or str(error))
-        self._timer.arm(now + again_s)
+            elif self._is_any_lower:
+                self._restore_all()
+        except OSError as error:  # no descriptor is free
+            log.warning("processors_not_looked_at", reason=error.strerror or str(error))
+        self._timer.arm(now + (LOOK_S if is_needed else OTHERWISE_S))
 
     def _is_short(self, now: float) -> bool:
         """Whether something has waited for a processor since the last look; true where the kernel does not tell."""
@@ -96,7 +97,14 @@ class BrowserPriorities:
         )
         if last is not None:
             uses = {pid: self._use(browser, pid, last, self._last) for pid, browser in browsers.items()}
-            self._change(browsers, uses, self._shares.observe(uses, is_short=is_short))
+            self._change(browsers, self._shares.observe(uses, is_short=is_short))
+
+    def _restore_all(self) -> None:
+        """Gives all browsers their own priority back, as far as that is allowed: somebody else divides the processors
+        now, or nobody is to do so."""
+        self._last, browsers = None, self._browsers()
+        self._change(browsers, dict.fromkeys(browsers, self._shares.usual) if self._shares.may_restore else {})
+        self._is_any_lower = False
 
     def _browsers(self) -> dict[int, _Browser]:
         """All browsers by their pids: what a browser server has started as a session of the kernel's."""
@@ -120,9 +128,7 @@ class BrowserPriorities:
         is_shared = worker.pool.settings.isolation is Isolation.CONTEXT and worker.launched.get("browserPid") == pid
         return BrowserUse(max(0.0, used) / since, waited / since, browser.nice, is_shared)
 
-    def _change(
-        self, browsers: Mapping[int, _Browser], uses: Mapping[int, BrowserUse], changed: Mapping[int, int]
-    ) -> None:
+    def _change(self, browsers: Mapping[int, _Browser], changed: Mapping[int, int]) -> None:
         usual = self._shares.usual
         self._is_any_lower = False
         for pid, browser in browsers.items():
@@ -137,4 +143,4 @@ class BrowserPriorities:
                 continue
             if (browser.nice == usual) != (nice == usual):
                 name = "browser_priority_lowered" if nice > usual else "browser_priority_restored"
-                log.info(name, worker=browser.worker.worker_id, pid=pid, cores=round(uses[pid].cores, 2), nice=nice)
+                log.info(name, worker=browser.worker.worker_id, pid=pid, nice=nice)
