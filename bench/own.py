@@ -10,11 +10,13 @@ from statistics import fmean, median
 from typing import Any
 
 import psutil
+import pytest
 from playwright.async_api import Browser, Page, Playwright, async_playwright
 
 from bench.harness import Options, Row, at_least, at_most, at_once, memory_kib, progress
 from bench.servers import DirectServer, chromium, grid_of
 from tests.support.grid import Grid, eventually_async
+from tests.support.processor_group import inside, processor_group
 
 AT_ONCE = 5
 TOGETHER = 8
@@ -27,6 +29,10 @@ LEAST_SHARE = 0.7
 moves threads, and for other programs."""
 LOOK_S = 1.5
 """How long work is counted for one figure."""
+SETTLED_S = 8.0
+"""Before a figure in a cgroup, since the grid looks at each browser for some seconds."""
+GROUP_WEIGHT = 16384
+"""In place of 1024, so that the host's other programs disturb the division among browsers less."""
 CALM_S = 1.0
 """After a neighbour was told to rest, until all its threads have ended."""
 WORK = """seconds => {
@@ -56,6 +62,7 @@ def run(options: Options) -> list[Row]:
     rows += asyncio.run(_memory(environment))
     for isolation in ("context", "browser", "process"):
         rows += asyncio.run(_shares(isolation, options))
+    rows += _shares_in_a_group(options)
     return rows
 
 
@@ -234,9 +241,23 @@ async def _memory_of_processes(playwright: Playwright) -> tuple[float, float]:
         return found
 
 
-async def _shares(isolation: str, options: Options) -> list[Row]:
+def _shares_in_a_group(options: Options) -> list[Row]:
+    """The same where the kernel divides by threads, with and without the grid's priorities."""
+    rows: list[Row] = []
+    for setting in ("auto", "off"):
+        try:
+            with processor_group(GROUP_WEIGHT) as group, inside(group):
+                rows += asyncio.run(_shares("browser", options, setting, is_in_group=True))
+        except pytest.skip.Exception as skipped:
+            progress(f"  no rows in a cgroup: {skipped}")
+    return rows
+
+
+async def _shares(
+    isolation: str, options: Options, processor_shares: str = "auto", *, is_in_group: bool = False
+) -> list[Row]:
     """What a page gets done beside neighbours in sessions of their own, which take turns."""
-    environment = {"ISOLATION": isolation, "CANARY_INTERVAL": "600"}
+    environment = {"ISOLATION": isolation, "CANARY_INTERVAL": "600", "PROCESSOR_SHARES": processor_shares}
     workers = len(NEIGHBOURS) if isolation == "process" else 1
     with grid_of(workers, environment=environment) as grid:
         async with async_playwright() as playwright:
@@ -253,6 +274,8 @@ async def _shares(isolation: str, options: Options) -> list[Row]:
                 for name in names[number % 3 :] + names[: number % 3]:
                     for page in pages[name]:
                         await page.evaluate(BURN, NEIGHBOURS[name][1])
+                    if is_in_group and pages[name]:
+                        await mine.evaluate(WORK, SETTLED_S)
                     figures[name]["work"].append(await mine.evaluate(WORK, LOOK_S))
                     figures[name]["loads"].append(await _loads_per_s(mine))
                     for page in pages[name]:
@@ -262,17 +285,18 @@ async def _shares(isolation: str, options: Options) -> list[Row]:
                 progress(f"  {isolation}, work and loads a second: {'; '.join(told)}")
             for browser in browsers:
                 await browser.close()
-    return [_share(isolation, what, figures) for what in ("work", "loads")]
+    where = f"isolation {isolation}" + (f", in a cgroup, PROCESSOR_SHARES={processor_shares}" if is_in_group else "")
+    has_target = isolation != "context" and processor_shares != "off"  # a shared browser is one program for the kernel
+    return [_share(where, what, figures, has_target=has_target) for what in ("work", "loads")]
 
 
-def _share(isolation: str, what: str, figures: dict[str, dict[str, list[float]]]) -> Row:
+def _share(where: str, what: str, figures: dict[str, dict[str, list[float]]], *, has_target: bool) -> Row:
     alone, busy, hostile = (median(figures[name][what]) for name in NEIGHBOURS)
     pages, threads = NEIGHBOURS["a hostile one"]
     named = {"work": "what a page computes in a second", "loads": "loads of a page in a second"}[what]
     target, verdict = at_least(hostile / busy, LEAST_SHARE, " ×")
-    has_target = isolation != "context"  # a shared browser is one program for the kernel
     return Row(
-        f"{named}, beside {pages} pages of {threads} busy threads each, isolation {isolation}",
+        f"{named}, beside {pages} pages of {threads} busy threads each, {where}",
         f"{hostile:.1f}/s",
         f"{busy:.1f}/s beside one busy thread, {alone:.1f}/s alone",
         f"{hostile / busy:.3f} ×",
@@ -310,5 +334,6 @@ COMPARES = (
     f"pool has isolation=browser and {WARM} warm. Rates: whole sessions against launch() and close() for each in the "
     "client's process. Memory: what a worker's Node and its browsers have, against launchServer() once for each. "
     "Shares: a page that computes, then one that is loaded again and again, beside neighbours in other sessions, which "
-    "take turns: nobody, one busy thread, many in many pages."
+    "take turns: nobody, one busy thread, many in many pages; the same in a cgroup for processors, in which the kernel "
+    "divides by threads, with PROCESSOR_SHARES=auto and off, some seconds after the neighbour has begun."
 )

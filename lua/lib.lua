@@ -35,6 +35,16 @@ local function note_repair(prefix)
   redis.call('SET', key, math.max(0, whole(redis.call('GET', key)) or 0) + 1)
 end
 
+-- What a lease takes of its worker's lifetime is known once its client comes: has the counter and the record follow when that
+-- is not what the record says.
+local function note_lifetime(prefix, field, key, client_fields)
+  local told, was = client_fields ~= '' and cjson.decode(client_fields).lifetime, redis.call('HGET', key, 'lifetime')
+  if not told or told == was then return end
+  local more, counter = lifetime_taken(told) - lifetime_taken(was), prefix .. 'cluster:lifetime_connections'
+  if more > 0 then add(counter, field, more) elseif more < 0 then take_one(counter, field) end
+  redis.call('HSET', key, 'lifetime', told)
+end
+
 -- Takes a session or lease that its worker reports into the live set, or a session that came with a `lease` into
 -- sessions:leased: the worker is the authority for its slots. Writes a missing record anew as running (Redis was away, or
 -- came back empty), and takes back an end that was only presumed. `lease`, `since`, `client` and `client_fields` are what
@@ -46,6 +56,7 @@ local function adopt(prefix, field, kind, id, lease, now, record_ttl_s, since, c
   local live = all .. 'live:' .. field
   local was = redis.call('HMGET', key, 'status', 'browserType', 'workerId', 'presumed')
   local mine = was[1] and was[2] .. ':' .. was[3] == field
+  if mine and kind == 'lease' then note_lifetime(prefix, field, key, client_fields) end
   if mine and was[1] == 'pending' then
     local lease_until = tonumber(redis.call('ZSCORE', live, id)) or 0
     if lease_until > tonumber(now) then return 0 end -- its start is on the way

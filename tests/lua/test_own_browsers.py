@@ -98,3 +98,44 @@ def test_what_its_worker_was_told_is_on_record_again_when_redis_has_lost_all(gri
     grid.client.flushall()
     grid.register(sessions=(f"s@@{OWN_FIELDS}",), lifetime=2)
     assert (grid.record("s")["lifetime"], grid.active(), grid.lifetime()) == ("0", 1, 2)
+
+
+@pytest.mark.parametrize("is_started", [True, False])
+def test_a_lease_gives_its_lifetime_back_for_a_client_with_its_own_browser_and_takes_it_again(
+    grid: LuaGrid, is_started: bool
+) -> None:
+    grid.register(lifetime=3)
+    grid.select(Lease("l"))
+    if is_started:
+        grid.start(Lease("l"))
+    assert (grid.active(), grid.lifetime()) == (1, 4)
+    for taken, lifetime in (("0", 3), ("0", 3), ("1", 4), ("1", 4)):
+        told = Lease(f"l@@{json.dumps({'lifetime': taken})}")
+        grid.heartbeat(sessions=(told,), now=NOW + 1, lifetime=str(lifetime))
+        assert (grid.active(), grid.lifetime(), grid.repairs()) == (1, lifetime, 0)
+        assert grid.record(Lease("l"))["lifetime"] == taken
+
+
+def test_a_successor_that_does_not_know_the_lifetime_brings_it_too(grid: LuaGrid) -> None:
+    grid.register(lifetime=3)
+    grid.select(Lease("l"))
+    for taken, lifetime in (("0", 3), ("1", 4)):
+        grid.heartbeat(sessions=(Lease(f"l@@{json.dumps({'lifetime': taken})}"),), now=NOW + 11)
+        assert (grid.active(), grid.lifetime(), grid.repairs()) == (1, lifetime, 0)
+
+
+def test_the_record_of_a_lease_that_redis_has_lost_changes_no_lifetime(grid: LuaGrid) -> None:
+    grid.register()
+    grid.client.flushall()
+    grid.register(sessions=(Lease(f"l@@{OWN_FIELDS}"),), lifetime=2)
+    grid.heartbeat(sessions=(Lease(f"l@@{OWN_FIELDS}"),), now=NOW + 1, lifetime="2")
+    assert (grid.record(Lease("l"))["lifetime"], grid.active(), grid.lifetime(), grid.repairs()) == ("0", 1, 2, 0)
+
+
+def test_another_worker_changes_nothing_of_a_lease(grid: LuaGrid) -> None:
+    for worker in ("w1", "w2"):
+        grid.register(worker, lifetime=3)
+    other = {"w1": "w2", "w2": "w1"}[str(grid.select(Lease("l")))]
+    grid.heartbeat(other, sessions=(Lease(f"l@@{OWN_FIELDS}"),), now=NOW + 1)
+    assert sorted((grid.lifetime("w1"), grid.lifetime("w2"))) == [3, 4]
+    assert "lifetime" not in grid.record(Lease("l"))

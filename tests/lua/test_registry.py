@@ -96,12 +96,12 @@ async def test_the_snapshot_tells_everything_also_over_the_blocking_client(
 ) -> None:
     await registry.register(WORKER)
     await select(registry, "s1")
-    await registry.heartbeat(replace(WORKER, rss_mib=210), sessions=[])
+    await registry.heartbeat(replace(WORKER, rss_mib=210, launches=7), sessions=[])
     found = await registry.snapshot()
     assert found == snapshot(own_redis.url, PREFIX)
     assert (found.active, found.lifetime) == ({"chromium:aabbccdd": 1}, {"chromium:aabbccdd": 1})
     worker = found.workers["chromium:aabbccdd"]
-    assert (worker.rss_mib, worker.pid, worker.slots) == (210, 42, 3)
+    assert (worker.rss_mib, worker.launches, worker.pid, worker.slots) == (210, 7, 42, 3)
     assert (worker.pool, worker.labels) == ("chromium", ("AppA:Chromium", "AppA:Chromium:UAT"))
     assert (worker.started_at, worker.last_heartbeat) == (1_700_000_000.5, clock.now)
     assert (found.outcomes, found.counter_repairs) == ({}, 0)

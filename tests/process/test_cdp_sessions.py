@@ -1,6 +1,8 @@
 """Sessions in CDP on a grid with a fake browser server: their URLs, who joins, how long they are kept, how they end."""
 
+import json
 import os
+import re
 import signal
 import socket
 from collections.abc import Iterator
@@ -261,12 +263,42 @@ def test_a_session_that_loses_its_client_in_a_drain_ends_then(grid: Grid) -> Non
     eventually(lambda: record(grid, target)["reasonKind"] == "kept in a drain", "nobody waits for it")
 
 
+def test_a_lease_takes_no_lifetime_for_clients_that_come_by_cdp(grid: Grid) -> None:
+    def counted() -> tuple[object, object]:
+        (told,) = (each for each in grid.status()["workers"] if each["id"] == worker)
+        return told["lifetime"], grid.redis("HGET", "cluster:lifetime_connections", f"chromium:{worker}")
+
+    def are(lifetime: int) -> bool:
+        return counted() == (lifetime, str(lifetime).encode())
+
+    lease = borrow(grid)
+    worker = lease["browserId"].partition("-")[0]
+    eventually(lambda: counted()[1] is not None, "it is registered")
+    before = int(counted()[1]) - 1  # type: ignore[call-overload]
+    target = lease["cdpEndpoint"].partition(str(grid.port))[2]
+    with session(grid.port, target) as client:
+        eventually(lambda: are(before), "it has its own browser")
+        leaves(client)
+    eventually(lambda: grid.active() == 0, "it is over")
+    assert are(before)
+    assert grid.redis("GET", "cluster:counter_repairs") in (None, b"0")
+
+
+def shown(grid: Grid, worker: str) -> tuple[object, ...]:
+    """What the API shows of a worker, the lifetime and the launches, and the metrics of its launches."""
+    (found,) = (each for each in json.loads(grid.get("/v1/workers")[2])["workers"] if each["id"] == worker)
+    text = grid.get("/metrics?by=worker")[2].decode()
+    of_pool = re.findall(r'^pwgrid_browser_launches_total\{.*pool="[^"]+"\} (.*)$', text, re.MULTILINE)
+    of_worker = re.findall(rf'^pwgrid_worker_launches\{{.*worker="{worker}"\}} (.*)$', text, re.MULTILINE)
+    return found["lifetime"], found["launches"], *of_pool, *of_worker
+
+
 QUICK_RECYCLE = {"MEMORY_CHECK_INTERVAL": "0.2", "RECYCLE_DRAIN_TIMEOUT": "60"}
 
 
 def test_own_browsers_use_no_lifetime_up_but_so_many_of_them_recycle_their_worker() -> None:
     environment = {**ENVIRONMENT, **QUICK_RECYCLE, "BORROW_RECONNECT_GRACE": "600"}
-    environment |= {"MAX_LIFETIME_SESSIONS": "1", "MAX_LAUNCHES": "4"}
+    environment |= {"MAX_LIFETIME_SESSIONS": "1", "MAX_LAUNCHES": "4", "HEARTBEAT_INTERVAL": "0.5"}
     with running_grid(environment={**environment, "POOL_CONFIG": "AppA:Chromium:UAT=1"}, fake=True) as grid:
         lease = borrow(grid, isolation="browser")
         worker = lease["browserId"].partition("-")[0]
@@ -280,6 +312,9 @@ def test_own_browsers_use_no_lifetime_up_but_so_many_of_them_recycle_their_worke
         assert give_back(grid, lease)
         eventually(lambda: told()["launches"] == 3, "each has launched one")
         assert (told()["lifetime"], told()["status"]) == (0, "available")
+        eventually(lambda: shown(grid, worker) == (0, 3, "3.0", "3.0"), "the API and the metrics show them")
+        (line,) = (each for each in grid.command("status").stdout.splitlines() if each.startswith(worker))
+        assert "3 own browsers" in line
         assert grid.redis("HGET", "cluster:lifetime_connections", f"chromium:{worker}") == b"0"
         target = url(grid)
         with session(grid.port, target) as client:

@@ -164,22 +164,63 @@ def test_what_the_kernel_can_do_against_readers_of_the_hosts_files(
         ("", "0::/\n", (), "makes no groups"),
     ],
 )
-def test_whether_the_kernel_shares_processors_by_browsers(
-    tmp_path: Path, switch: str, membership: str, weighed: tuple[str, ...], says: str | None
+@pytest.mark.parametrize("processor_shares", ["auto", "off"])
+def test_whether_the_kernel_shares_processors_by_browsers_or_the_grid_sees_to_it(
+    tmp_path: Path, switch: str, membership: str, weighed: tuple[str, ...], says: str | None, processor_shares: str
 ) -> None:
     kernel, own = tmp_path / "proc/sys/kernel", tmp_path / "proc/self"
     for each in (kernel, own):
         each.mkdir(parents=True)
     (own / "cgroup").write_text(membership)
+    (own / "schedstat").write_text("1 2 3\n")
+    (own / "status").write_text("CapEff:\t0000000000800000\n")
+    (own / "uid_map").write_text("         0          0 4294967295\n")
     if switch:
         (kernel / "sched_autogroup_enabled").write_text(f"{switch}\n")
     for group in weighed:
         (tmp_path / "sys/fs/cgroup" / group).mkdir(parents=True)
         (tmp_path / "sys/fs/cgroup" / group / "cpu.weight").write_text("100\n")
-    found = processors_of(tmp_path)
-    assert (found.level, found.to_do == "") == (("good", True) if says is None else ("warn", False))
+    settings = Settings.model_validate({"processor_shares": processor_shares})
+    found = processors_of(settings, tmp_path)
     assert (says or "shared by browsers") in found.found
-    assert ("sched_autogroup_enabled=1" in found.to_do) is (switch == "0")
+    is_good = says is None or processor_shares == "auto"
+    assert (found.level, found.to_do == "") == (("good", True) if is_good else ("warn", False))
+    assert ("gets a lower priority while it does" in found.found) is (says is not None and processor_shares == "auto")
+    assert ("PROCESSOR_SHARES is off" in found.found) is (says is not None and processor_shares == "off")
+    assert ("sched_autogroup_enabled=1" in found.to_do) is (switch == "0" and processor_shares == "off")
+
+
+@pytest.mark.parametrize(
+    ("lacks", "level", "says", "to_do"),
+    [
+        ("", "good", "while it does", ""),
+        ("status", "warn", "until it ends, unless sessions share it", "ulimit -e 20"),
+        ("uid_map", "warn", "until it ends, unless sessions share it", "ulimit -e 20"),  # root of a namespace
+        ("schedstat", "warn", "schedstat is missing", "a grid outside of such a cgroup"),
+    ],
+)
+def test_what_the_grid_can_do_where_the_kernel_shares_processors_by_threads(
+    tmp_path: Path, lacks: str, level: str, says: str, to_do: str
+) -> None:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NICE)
+    if limit >= 20:
+        pytest.skip("this process may have its priority back by its limit")
+    files = {
+        "sys/kernel/sched_autogroup_enabled": "1\n",
+        "self/cgroup": "2:cpu:/docker/a\n",
+        "self/schedstat": "1 2 3\n",
+        "self/status": "Name:\tpython\nCapEff:\t0000000000800000\n",
+        "self/uid_map": "         0          0 4294967295\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / "proc" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not (lacks and name.endswith(lacks)):
+            path.write_text(text)
+    found = processors_of(Settings(), tmp_path)
+    assert found.level == level
+    assert says in found.found
+    assert to_do in found.to_do
 
 
 def test_too_few_descriptors_are_a_warning() -> None:

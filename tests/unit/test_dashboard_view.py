@@ -18,7 +18,7 @@ STATUS: dict[str, Any] = {
     "workers": [
         {"id": "a", "slots": 5, "lifetime": 7, "memoryMib": 300, "startedAt": 50.0, "drainLeftS": None, "reason": None},
         {"id": "b", "slots": 5, "lifetime": 9, "memoryMib": 200, "startedAt": 60.0, "drainLeftS": 12.3}
-        | {"reason": "memory limit", "suspect": "no page"},
+        | {"reason": "memory limit", "suspect": "no page", "launches": 4},
     ],
     "problems": [],
 }
@@ -61,12 +61,12 @@ def test_a_view_puts_the_master_s_figures_and_the_counters_of_redis_together() -
     assert found["workers"]["a"] == {
         **{"pool": "chromium", "browserType": "chromium", "status": "available", "active": 2, "slots": 5},
         **{"lifetime": 8, "memoryMib": 300, "startedAt": 50.0, "drainUntil": None, "reason": None},
-        **{"suspect": None, "playwright": "1.65"},
+        **{"suspect": None, "playwright": "1.65", "launches": 0},
     }
     assert found["workers"]["b"] == {
         **{"pool": "chromium", "browserType": "chromium", "status": "draining", "active": 1, "slots": 5},
         **{"lifetime": 9, "memoryMib": 200, "startedAt": 60.0, "drainUntil": 1012, "reason": "memory limit"},
-        **{"suspect": "no page", "playwright": "1.65"},
+        **{"suspect": "no page", "playwright": "1.65", "launches": 4},
     }
     assert found["queue"] == {
         "chromium  smoke": {"pool": "chromium", "run": "smoke", "token": "", "clients": 4},

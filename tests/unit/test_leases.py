@@ -15,7 +15,7 @@ from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.tokens.file import load
 from pwgrid.tokens.tokens import Role, operators_token_id
-from pwgrid.worker.holders import EXPIRED, RETURNED, End, Lease, LiveSession, OfferedClient
+from pwgrid.worker.holders import EXPIRED, RETURNED, End, Lease, LiveSession, OfferedClient, OwnBrowser
 from pwgrid.worker.leases import MOST_ENDED, TOKEN_CHECK_INTERVAL_S, Leases
 from pwgrid.worker.registry_sync import RegistrySync
 from pwgrid.worker.slots import Slots
@@ -90,12 +90,18 @@ class Worker:
         assert self.ask("keep", lease_id) is None
 
     def connect(
-        self, session_id: str = "s1", secret: str = "s", deadline: float = math.inf, *, lease_id: str = "l1"
+        self,
+        session_id: str = "s1",
+        secret: str = "s",
+        deadline: float = math.inf,
+        *,
+        lease_id: str = "l1",
+        own: OwnBrowser | None = None,
     ) -> list[str | None]:
         """The list gets the answer, when there is one; `why_ended` what that says of a lease that is over."""
         answers: list[str | None] = []
         with socket.socket() as sock:
-            session = LiveSession(session_id, "c", lease_id=lease_id)
+            session = LiveSession(session_id, "c", lease_id=lease_id, own=own)
 
             def answered(said: bytes) -> None:
                 answers.append(json.loads(said)["refused"])
@@ -217,6 +223,69 @@ async def test_a_client_takes_no_further_slot_and_one_comes_at_a_time(worker: Wo
     worker.leave("s2")
     assert worker.done[-1] == ("ended", "l1", "client", "client disconnected")
     assert (worker.slots.taken, worker.slots.lifetime) == (0, 1)
+
+
+OWN = OwnBrowser(math.inf)
+NEVER_CAME = End("grid", Reason(EndReason.TOO_LATE))
+
+
+async def test_a_lease_takes_none_of_the_lifetime_if_its_clients_have_their_own_browsers(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, grace_s=60.0)
+    worker.borrow()
+    assert worker.slots.lifetime == 1
+    assert worker.connect(own=OWN) == [None]
+    assert (worker.slots.lifetime, worker.done.count(("changed",))) == (0, 1)
+    successor = Worker(tmp_path)
+    successor.leases.adopt({"s1": "l1"})
+    assert successor.slots.lifetime == 0
+    worker.leave()
+    worker.connect("s2", own=OWN)
+    worker.leave("s2")
+    assert (worker.slots.lifetime, worker.done.count(("changed",))) == (0, 1)
+    worker.connect("s3")  # one that shares the browser
+    assert (worker.slots.lifetime, worker.done.count(("changed",))) == (1, 2)
+    worker.leave("s3")
+    worker.connect("s4", own=OWN)
+    assert (worker.slots.lifetime, worker.done.count(("changed",))) == (1, 2)
+    successor = Worker(tmp_path)
+    successor.leases.adopt({"s4": "l1"})
+    assert successor.slots.lifetime == 1
+
+
+async def test_a_lease_whose_first_client_shares_the_browser_gives_no_lifetime_back(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, grace_s=60.0)
+    worker.borrow()
+    worker.connect()
+    worker.leave()
+    worker.connect("s2", own=OWN)
+    assert (worker.slots.lifetime, worker.done.count(("changed",))) == (1, 0)
+
+
+async def test_a_client_that_never_came_decides_nothing(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    worker.borrow()
+    worker.connect()
+    worker.leave(end=NEVER_CAME)
+    worker.connect("s2", own=OWN)
+    assert worker.slots.lifetime == 0
+
+
+@pytest.mark.parametrize("why", ["it drains", "it is used up", "no browser is shared"])
+async def test_a_lifetime_is_not_given_back_where(worker: Worker, why: str) -> None:
+    worker.borrow()
+    worker.slots.status = WorkerStatus.DRAINING if why == "it drains" else WorkerStatus.AVAILABLE
+    worker.slots.max_lifetime = 1 if why == "it is used up" else math.inf
+    worker.leases.shares_browser = why != "no browser is shared"
+    worker.connect(own=OWN)
+    assert (worker.slots.lifetime, worker.done.count(("changed",))) == (1, 0)
+
+
+async def test_what_a_lease_takes_of_the_lifetime_is_told_by_heartbeats_alone(worker: Worker) -> None:
+    """They change the counter in the same step."""
+    worker.borrow()
+    worker.connect(own=OWN)
+    lease = worker.slots.held["l1"]
+    assert (lease.client_fields["lifetime"], "lifetime" in lease.fields()) == ("0", False)
 
 
 async def test_one_that_waits_for_a_client_that_stays_is_refused(

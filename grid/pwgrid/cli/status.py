@@ -183,6 +183,7 @@ def _worker_row(worker: Found, *, with_version: bool) -> tuple[object, ...]:
     size = worker["memoryMib"]  # by the metric of the limits; None until that is read, since RSS is another figure
     left = "" if worker["drainLeftS"] is None else f" ({worker['drainLeftS']:.0f} s left)"
     state = (worker["reason"] or worker.get("suspect") or "") + left + _kept(worker.get("kept", 0))
+    launched = counted(launches, "own browser") if (launches := worker.get("launches", 0)) else ""
     return (
         worker["id"],
         worker["pool"],
@@ -191,7 +192,7 @@ def _worker_row(worker: Found, *, with_version: bool) -> tuple[object, ...]:
         f"{worker['active'] or 0}/{worker['slots']}",
         worker["lifetime"] or 0,
         "-" if size is None else f"{size} MiB",
-        "; ".join(filter(None, (_version(worker) if with_version else "", state))),
+        "; ".join(filter(None, (_version(worker) if with_version else "", launched, state))),
     )
 
 

@@ -20,6 +20,7 @@ from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.parking import NAME as FORWARDER
 from pwgrid.control.server import ControlServer, Reconnect
+from pwgrid.master.browser_priorities import BrowserPriorities
 from pwgrid.master.child import become_subreaper
 from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.config import MasterConfig
@@ -76,6 +77,7 @@ class Master:
         self._forwarder = ForwarderChild(loop, config, files)
         self._workers = Workers(loop, config, files, self._proxies)
         self._memory = MemoryMeter(config, self._workers)
+        self._priorities = BrowserPriorities(loop, config, self._workers)
         self._reports = Reports(
             config, self._workers, Services(self._proxies, self._forwarder, self._redis), self._memory, self._shutdown
         )

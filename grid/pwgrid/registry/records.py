@@ -33,7 +33,8 @@ HOST_HISTORY = "cluster:hosts:history:"
 LENGTH_BOUNDS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0)
 """Upper bounds of a session's length, as reaper.lua has them."""
 LIFETIME_TAKEN = "lifetime"
-"""A field of the record of a session or lease: "0" if it takes none of its worker's lifetime. Others have none."""
+"""A field of the record of a session or lease: "0" if it takes none of its worker's lifetime. Others have none,
+or "1": a lease's may change when a client comes with it (pwgrid/worker/leases.py)."""
 
 EXPIRES_AT = "expiresAt"
 """A field of a lease's record, in Unix seconds."""
@@ -97,6 +98,8 @@ class WorkerRecord:
     handoff: str = ""
     pid: int = 0
     rss_mib: int | None = None
+    launches: int = 0
+    """Own browsers that its lifetime does not count."""
     pool: str = ""
     labels: tuple[str, ...] = ()
     """Label keys of its pool."""
@@ -118,6 +121,7 @@ class WorkerRecord:
             "handoff": self.handoff,
             "pid": str(self.pid),
             "rssMib": "" if self.rss_mib is None else str(self.rss_mib),
+            "launches": str(self.launches),
             "pool": self.pool or self.browser_type,
             "labels": ",".join(self.labels),
             **({"host": self.host} if self.host else {}),
@@ -140,6 +144,7 @@ class WorkerRecord:
             handoff=values.get("handoff", ""),
             pid=int(number(values.get("pid"))),
             rss_mib=int(number(values["rssMib"])) if values.get("rssMib") else None,
+            launches=int(number(values.get("launches"))),
             pool=values.get("pool") or browser_type,  # other programs register workers without one
             labels=tuple(filter(None, values.get("labels", "").split(","))),
             last_heartbeat=number(values.get("lastHeartbeat")),

@@ -241,6 +241,8 @@ class Settings(BaseModel, frozen=True):
     """Which messages are refused. compatible: what no official client sends; strict: also what harms other sessions."""
     confine: Literal["auto", "on", "off"] = setting("auto", "browsers", "worker")
     """The kernel keeps browsers from the host's files (Landlock). auto: if it can; on: else the grid does not start."""
+    processor_shares: Literal["auto", "off"] = setting("auto", "browsers", "master")
+    """Who takes more than its share of the processors gets a lower priority. auto: where the kernel does not divide."""
     browser_read_paths: tuple[value_types.AbsolutePath, ...] = setting((), "browsers", "worker")
     """Files and directories that confined browsers may read beside those that they need."""
     block_file_urls: Literal["auto", "on", "off"] = setting("auto", "browsers", "worker")

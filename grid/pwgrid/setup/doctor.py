@@ -24,6 +24,7 @@ from pwgrid.installed.confine_setting import NO_LANDLOCK, is_confined
 from pwgrid.installed.driver import drivers_directories, installed_drivers
 from pwgrid.master.listener import why_no_listening
 from pwgrid.master.memory_readings import BROWSER_MIB, MIB, SESSION_MIB, available_mib, own_cgroups, text_of
+from pwgrid.master.processor_readings import is_autogroup_on, is_shared_by_sessions, may_restore_nice
 from pwgrid.registry import embedded_redis
 from pwgrid.runtime import descriptor_limit
 from pwgrid.runtime.directory import base_dir, temporary_dir
@@ -72,7 +73,7 @@ def examine(loaded: Loaded) -> Iterator[Finding]:
     yield _headed(settings, places)
     yield _sandbox(settings, places.root)
     yield _confinement(settings)
-    yield _processors(places.root)
+    yield _processors(settings, places.root)
     yield from _room(settings, places.root)
     yield _redis(loaded)
     yield _port(settings)
@@ -181,28 +182,25 @@ def _confinement(settings: Settings) -> Finding:
     return Finding("confinement", "good", f"{found}; it is {settings.confine}")
 
 
-def _processors(root: Path) -> Finding:
-    """Whether the kernel gives each browser one share of the processors: then one with many threads does not slow the
-    others (docs/isolation.md)."""
-    switch = text_of(root / "proc/sys/kernel/sched_autogroup_enabled")
-    if switch == "1" and not _has_cpu_group(root):
+def _processors(settings: Settings, root: Path) -> Finding:
+    """What keeps a browser with many threads from slowing the others: the kernel, or the grid (docs/isolation.md)."""
+    if is_shared_by_sessions(root):
         return Finding("processors", "good", "shared by browsers, however many threads each has (autogroup)")
     why, to_do = "the kernel makes no groups of processes (autogroup)", "a kernel with CONFIG_SCHED_AUTOGROUP"
-    if switch == "1":
+    if is_autogroup_on(root):
         why = "a cgroup for processors is here, in which it makes no groups (autogroup)"
         to_do = "a host of their own for clients that must not be slowed, or a grid outside of such a cgroup"
-    elif switch == "0":
+    elif (root / "proc/sys/kernel/sched_autogroup_enabled").exists():
         to_do = "sysctl -w kernel.sched_autogroup_enabled=1"
-    return Finding("processors", "warn", f"shared by threads, so that a browser with many slows others: {why}", to_do)
-
-
-def _has_cpu_group(root: Path) -> bool:
-    """Whether this process is in a cgroup that is for processors, too, other than the first of all."""
-    membership = root / "proc/self/cgroup"
-    if any((group / "cpu.weight").exists() for group in own_cgroups(root / "sys/fs/cgroup", membership)):
-        return True
-    lines = (line.split(":", 2) for line in text_of(membership).splitlines())
-    return any("cpu" in controllers.split(",") and path != "/" for _, controllers, path in lines)  # cgroups (v1)
+    by_threads = f"shared by threads: {why}"
+    if settings.processor_shares == "off" or not (root / "proc/self/schedstat").exists():
+        because = "PROCESSOR_SHARES is off" if settings.processor_shares == "off" else "/proc/self/schedstat is missing"
+        return Finding("processors", "warn", f"{by_threads}; a browser with many slows others, as {because}", to_do)
+    lowers = f"{by_threads}; a browser that takes more than its share gets a lower priority"
+    if may_restore_nice(root):
+        return Finding("processors", "good", f"{lowers} while it does")
+    restore = "ulimit -e 20 (docker run --ulimit nice=20, LimitNICE=+0) lets it have that back"
+    return Finding("processors", "warn", f"{lowers} until it ends, unless sessions share it", restore)
 
 
 def _room(settings: Settings, root: Path) -> Iterator[Finding]:

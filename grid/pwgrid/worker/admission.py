@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
-from pwgrid.common.types import Protocol
+from pwgrid.common.types import Isolation, Protocol
 from pwgrid.registry.records import OF_LEASE, TOKEN
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.worker.browser.server import BrowserServer
@@ -36,7 +36,9 @@ class Admission:
         grace_s = boot.settings.borrow_reconnect_grace
         self.tokens = TokenCheck(boot.tokens_file)
         self.sessions = Sessions(boot, slots, registry_sync, handoff, on_offered, on_served)
-        self.leases = Leases(slots, boot.directory / "leases.json", grace_s, registry_sync, self.sessions, self.tokens)
+        shares_browser = boot.pool.isolation is Isolation.CONTEXT
+        path = boot.directory / "leases.json"
+        self.leases = Leases(slots, path, grace_s, registry_sync, self.sessions, self.tokens, shares_browser)
         self._describer = ProtocolDescriber(boot)
         self._slots = slots
         self._registry_sync = registry_sync

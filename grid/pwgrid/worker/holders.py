@@ -250,8 +250,10 @@ class Lease(Holder):
         return client
 
     def fields(self) -> dict[str, str]:
-        """Returns the fields of its record in Redis."""
-        return {**self.client_fields, EXPIRES_AT: f"{self.expires_at:.3f}"}
+        """Returns the fields of its record in Redis, but for what it takes of the lifetime: heartbeats bring that, with
+        the counter."""
+        told = {name: value for name, value in self.client_fields.items() if name != LIFETIME_TAKEN}
+        return {**told, EXPIRES_AT: f"{self.expires_at:.3f}"}
 
     def as_json(self) -> dict[str, Any]:
         """The lease as leases.json has it."""

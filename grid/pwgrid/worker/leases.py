@@ -24,7 +24,8 @@ from pwgrid.common.errors import GridError
 from pwgrid.common.profiles import Profile, ProfileInUse, TooManyProfiles
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.common.types import Isolation, Protocol
-from pwgrid.registry.records import ISOLATION, PROFILE, TOKEN, TOKEN_ID
+from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.registry.records import ISOLATION, LIFETIME_TAKEN, PROFILE, TOKEN, TOKEN_ID
 from pwgrid.worker.holders import (
     EXPIRED,
     GRID_STOPPED,
@@ -75,6 +76,8 @@ class Leases:
     sessions: Sessions
     """Those below the leases: it tells of each that is over by `disconnected`."""
     tokens: TokenCheck
+    shares_browser: bool = True
+    """Whether sessions share a browser here, unless they ask for their own."""
     _ended: OrderedDict[str, tuple[Lease, Reason[EndReason]]] = field(default_factory=OrderedDict)
     """The latest leases that have ended, by id, with the reasons."""
     _next_look: asyncio.TimerHandle | None = None
@@ -250,7 +253,23 @@ class Leases:
         if lease.profile is not None and client.session.protocol is Protocol.CDP:
             client.session.own = replace(client.session.own or client.own_browser(), profile=lease.profile)
             client.session.client_fields = {**client.session.client_fields, PROFILE: lease.profile.name}
+        self._settle_lifetime(lease, has_own=client.session.own is not None)
         self.sessions.serve(client)
+
+    def _settle_lifetime(self, lease: Lease, *, has_own: bool) -> None:
+        """Where browsers are shared a lease takes of the lifetime from its borrow on, since nobody knows then what its
+        client will get. Gives that back if the first one has its own browser, and takes it again for one that shares. A
+        worker that has had its last session stays so."""
+        was = taken = lease.client_fields.get(LIFETIME_TAKEN, "")
+        is_open = self.slots.status is WorkerStatus.AVAILABLE and not self.slots.is_used_up
+        if has_own and not was and lease.last is None and is_open:
+            taken = "0"
+        elif not has_own and was == "0":
+            taken = "1"
+        if self.shares_browser and taken != was:
+            self.slots.takes(lease, taken)
+            self._write()
+            self.registry_sync.beat_soon()
 
     def _join(self, lease: Lease, client: OfferedClient) -> None:
         """Has the client join the session of the lease, or begin another one if that has ended."""

@@ -266,6 +266,7 @@ class RegistrySync:
             handoff=str(boot.directory / "handoff.sock"),
             pid=os.getpid(),
             rss_mib=self.rss_mib,
+            launches=self._slots.launches,
             host=boot.settings.host_name(),
         )
 

@@ -11,6 +11,7 @@ from typing import Final
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.types import GIVEN_BY_CLIENTS
 from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.registry.records import LIFETIME_TAKEN
 from pwgrid.worker.holders import Holder, Lease, LiveSession
 
 MOST_RUNS: Final = 20
@@ -119,6 +120,12 @@ class Slots:
     def hold(self, lease: Lease) -> None:
         """Keeps a slot for a lease."""
         self.held[lease.id] = lease
+        self.lifetime += lease.takes_lifetime
+
+    def takes(self, lease: Lease, taken: str) -> None:
+        """Changes what a lease takes of the lifetime: `taken` is what its record says from now on (LIFETIME_TAKEN)."""
+        self.lifetime -= lease.takes_lifetime
+        lease.client_fields = {**lease.client_fields, LIFETIME_TAKEN: taken}
         self.lifetime += lease.takes_lifetime
 
     def launched(self, session: LiveSession) -> None:

@@ -69,12 +69,14 @@ class Canaries:
 
 
 class EventCounts:
-    """Histograms in seconds: `launch` is the time from the fork until a worker is warm, `drain` how long the sessions
-    of a drain went on. `canaries` are the pages that the grid opens itself, by the Playwright (major.minor) of the
-    worker: while a pool's workers are replaced by those of another version, it has both."""
+    """`launches` are own browsers that no lifetime counts. Histograms in seconds: `launch` is the time from the fork
+    until a worker is warm, `drain` how long the sessions of a drain went on. `canaries` are the pages that the grid
+    opens itself, by the Playwright (major.minor) of the worker: while a pool's workers are replaced by those of another
+    version, it has both."""
 
     def __init__(self) -> None:
         self.starts = 0
+        self.launches = 0
         self.launch = Histogram(LAUNCH_BOUNDS_S)
         self.drain = Histogram(DRAIN_BOUNDS_S)
         self.canaries: defaultdict[str, Canaries] = defaultdict(Canaries)
@@ -112,6 +114,7 @@ class EventCounts:
     def as_data(self) -> dict[str, Any]:
         return {
             "starts": self.starts,
+            "launches": self.launches,
             "recycles": {kind.value: count for kind, count in self._recycles.items()},
             "deaths": [[*death, count] for death, count in self._deaths.items()],
             "launch": self.launch.as_data(),

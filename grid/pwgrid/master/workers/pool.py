@@ -224,6 +224,7 @@ class Pool:
                 self.rate.count(lifetime - worker.lifetime, worker.counted_at, now)
             if launches > worker.launches:
                 self._used_at = now
+                self.tally.launches += launches - worker.launches
         worker.lifetime, worker.launches, worker.counted_at = lifetime, launches, now
 
     def status_reply(self) -> dict[str, Any]:

@@ -166,6 +166,12 @@ SERVER_ERRORS: Final = counter(
 MEMORY: Final = gauge("pwgrid_pool_memory_bytes", _M, "Memory of all workers with their browsers (MEMORY_METRIC)", POOL)
 KEPT: Final = gauge("pwgrid_kept_sessions", _M, "Sessions whose browsers wait for a client to come back", POOL)
 OWN_BROWSERS: Final = gauge("pwgrid_own_browsers", _M, "Sessions that have a browser of their own", POOL)
+LAUNCHES: Final = counter(
+    "pwgrid_browser_launches",
+    _M,
+    "Browsers that sessions got for themselves and that count towards no lifetime (MAX_LAUNCHES)",
+    POOL,
+)
 LARGEST: Final = gauge("pwgrid_largest_worker_memory_bytes", _M, "Memory of the largest worker with its browser", POOL)
 HOST_MEMORY: Final = gauge("pwgrid_host_memory_available_bytes", _M, "Memory that host and cgroup still have")
 
@@ -238,8 +244,11 @@ WORKER_SLOTS: Final = gauge("pwgrid_worker_slots", _R, "Sessions that one worker
 WORKER_LIFETIME: Final = gauge(
     "pwgrid_worker_lifetime_sessions", _R, "Sessions that count towards the lifetime of one worker", WORKER
 )
+WORKER_LAUNCHES: Final = gauge(
+    "pwgrid_worker_launches", _R, "Of one worker, own browsers that its lifetime does not count (MAX_LAUNCHES)", WORKER
+)
 WORKER_MEMORY: Final = gauge("pwgrid_worker_memory_bytes", _R, "RSS of the worker and its browser", WORKER)
-ONLY_BY_WORKER: Final = (WORKER_ACTIVE, WORKER_SLOTS, WORKER_LIFETIME, WORKER_MEMORY)
+ONLY_BY_WORKER: Final = (WORKER_ACTIVE, WORKER_SLOTS, WORKER_LIFETIME, WORKER_LAUNCHES, WORKER_MEMORY)
 
 
 MIB: Final = 1024 * 1024
@@ -332,6 +341,7 @@ def _by_worker(found: RegistrySnapshot) -> Iterator[Metric]:
     workers = [((*_pool_of(worker), worker.worker_id), field, worker) for field, worker in found.workers.items()]
     yield WORKER_ACTIVE.of((key, found.active.get(field, 0)) for key, field, _ in workers)
     yield WORKER_LIFETIME.of((key, found.lifetime.get(field, 0)) for key, field, _ in workers)
+    yield WORKER_LAUNCHES.of((key, worker.launches) for key, _, worker in workers)
     yield WORKER_SLOTS.of(
         (key, 0 if worker.status == WorkerStatus.SPARE else worker.slots) for key, _, worker in workers
     )
@@ -359,6 +369,7 @@ def _of_tallies(told: Mapping[str, Any]) -> Iterator[Metric]:
     yield LARGEST.of((key, pool["largestMib"] * MIB) for key, pool in pools.items())
     yield KEPT.of((key, pool.get("kept", 0)) for key, pool in pools.items())
     yield OWN_BROWSERS.of((key, pool.get("ownBrowsers", 0)) for key, pool in pools.items())
+    yield LAUNCHES.of((key, pool.get("launches", 0)) for key, pool in pools.items())
     yield STARTS.of((key, pool["starts"]) for key, pool in pools.items())
     yield EARLY_DEATHS.of((key, pool["earlyDeaths"]) for key, pool in pools.items())
     canaries = {

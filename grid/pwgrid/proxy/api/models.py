@@ -121,6 +121,8 @@ class Worker(_Model):
     """Of its browser server; empty until it is known."""
     active: int
     lifetime: int
+    launches: int
+    """Own browsers that its lifetime does not count: after MAX_LAUNCHES of them it is recycled."""
     slots: int
     rss_mib: int | None
     started_at: float
@@ -153,6 +155,7 @@ class Workers(_Model):
                     playwright_version=worker.playwright_version,
                     active=found.active.get(field, 0),
                     lifetime=found.lifetime.get(field, 0),
+                    launches=worker.launches,
                     slots=worker.slots,
                     rss_mib=worker.rss_mib,
                     started_at=worker.started_at,

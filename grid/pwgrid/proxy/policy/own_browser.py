@@ -108,7 +108,8 @@ def takes_lifetime(pool: PoolView, own: OwnBrowser | None) -> bool:
     """Whether a session, or a lease, counts towards the lifetime of its worker: for so many sessions its browser is
     shared, so one that has its own does not. Where every session has its own, the lifetime is a number of these.
 
-    This is the only place that decides it. The record says it (LIFETIME_TAKEN); scripts and workers go by that.
+    This is the only place that decides it. The record says it (LIFETIME_TAKEN); scripts and workers go by that. What a
+    lease takes its worker changes when the client comes that it is for (pwgrid/worker/leases.py).
     """
     return own is None or pool.isolation != Isolation.CONTEXT
 

@@ -116,6 +116,7 @@ def _worker(worker: WorkerView, found: Mapping[str, Any], sources: Sources) -> d
         "active": sources.active.get(worker.counter, 0),
         "slots": found.get("slots") or 0,
         "lifetime": sources.lifetime.get(worker.counter, found.get("lifetime") or 0),
+        "launches": found.get("launches") or 0,
         "memoryMib": found.get("memoryMib"),
         "startedAt": found.get("startedAt"),
         "drainUntil": None if left_s is None else round(sources.status_at + left_s),

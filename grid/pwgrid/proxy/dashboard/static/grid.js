@@ -125,9 +125,8 @@ function updateWorker(element, { worker, pool, most, operator }) {
   const used = worker.memoryMib ?? 0;
   rod(memory, used, limit || most, memoryLevel(used, pool),
     limit ? `${used} of ${limit} MiB` : `${used} MiB without a limit; the largest worker of the pool has ${most}`);
-  set(element.querySelector('.life'), {
-    text: isLimited ? `${worker.lifetime} of ${pool.lifetimeOfWorker} sessions` : plural(worker.lifetime, 'session') + ' so far',
-  });
+  const sessions = isLimited ? `${worker.lifetime} of ${pool.lifetimeOfWorker} sessions` : plural(worker.lifetime, 'session') + ' so far';
+  set(element.querySelector('.life'), { text: sessions + (worker.launches ? `, ${plural(worker.launches, 'own browser')}` : '') });
   set(element.querySelector('.size'), { text: limit ? `${mib(worker.memoryMib)} of ${limit}` : mib(worker.memoryMib) });
   since(element.querySelector('.age'), worker.startedAt);
   drawSlots(element.querySelector('.slots'), worker);
