@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pwgrid.master.policy.memory_limits import HostGuard, room_for
+from pwgrid.master.policy.host_memory import HostGuard, room_for
 
 
 def test_the_guard_closes_below_the_floor_and_opens_well_above_it() -> None:

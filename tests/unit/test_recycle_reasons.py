@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.types import Isolation
-from pwgrid.master.policy.memory_limits import (
+from pwgrid.master.policy.worker_limits import (
     Footprint,
     expires_at,
     over_hard,

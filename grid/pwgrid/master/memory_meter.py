@@ -13,16 +13,8 @@ from pwgrid.common.types import Isolation
 from pwgrid.common.worker_lifecycle import NOT_ENDED, WITH_BROWSER
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.memory_readings import MIB, available_mib, cgroup_problem, memory_bytes, rss_bytes
-from pwgrid.master.policy.memory_limits import (
-    MEMORY_LIMIT,
-    HostGuard,
-    expires_at,
-    oldest_kept,
-    over_hard,
-    recycle_reason,
-    renewed_after,
-    room_for,
-)
+from pwgrid.master.policy.host_memory import HostGuard, oldest_kept, room_for
+from pwgrid.master.policy.worker_limits import MEMORY_LIMIT, expires_at, over_hard, recycle_reason, renewed_after
 from pwgrid.master.workers.worker import Worker
 from pwgrid.master.workers.workers import Workers
 from pwgrid.runtime.browser_process_tree import Table

@@ -15,7 +15,6 @@ from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.master.policy.backoff import Backoff
 from pwgrid.master.policy.event_counts import EventCounts
-from pwgrid.master.policy.memory_limits import Footprint
 from pwgrid.master.policy.on_demand import Demand, answer
 from pwgrid.master.policy.spare_workers import (
     STARTS,
@@ -25,6 +24,7 @@ from pwgrid.master.policy.spare_workers import (
     sessions_to_come,
     spares,
 )
+from pwgrid.master.policy.worker_limits import Footprint
 from pwgrid.master.policy.worker_plan import PoolTarget
 from pwgrid.master.policy.worker_state_machine import WorkerLife
 from pwgrid.settings.pools import PoolSettings

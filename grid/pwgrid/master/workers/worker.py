@@ -30,8 +30,8 @@ from pwgrid.master.child import Child, Exit, adopted_child, fork_linked
 from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy import validate_reports
-from pwgrid.master.policy.memory_limits import Footprint
 from pwgrid.master.policy.validate_reports import KeptSession
+from pwgrid.master.policy.worker_limits import Footprint
 from pwgrid.master.policy.worker_plan import PlannedWorker
 from pwgrid.master.policy.worker_state_machine import ASKED, REPORTS, Action, Phase, Purpose, WorkerLife
 from pwgrid.master.workers.clean_up import CleanUp
