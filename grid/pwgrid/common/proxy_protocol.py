@@ -19,7 +19,7 @@ Endpoint = tuple[str, int]
 def line_of(client: Endpoint, local: Endpoint) -> bytes:
     """The line for a client that has connected to `local`. Raises ValueError for a host that is no IP address."""
     hosts = [ip_address(host.partition("%")[0]) for host, _ in (client, local)]
-    family = "TCP4" if all(host.version == 4 for host in hosts) else "TCP6"  # noqa: PLR2004 - it is a name
+    family = "TCP4" if all(host.version == 4 for host in hosts) else "TCP6"
     return f"PROXY {family} {hosts[0]} {hosts[1]} {client[1]} {local[1]}".encode() + END
 
 

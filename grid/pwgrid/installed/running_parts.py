@@ -33,8 +33,11 @@ class RunningParts:
     fingerprint."""
 
     def __init__(self, loaded: Loaded) -> None:
-        """Raises BrowserMissing, or GridError where the kernel lacks what the settings ask for."""
+        """Raises BrowserMissing, or GridError where the kernel lacks what the settings ask for, or the certificate
+        cannot be used."""
         confine_setting.check(loaded.settings)
+        if loaded.settings.tls_cert:
+            _check_certificate(loaded.settings)
         self._loaded, self._sources = loaded, loaded.sources
         self.code: Final = code_fingerprint()
         self.browsers = _find_browsers(loaded.settings)
@@ -111,6 +114,13 @@ def log_warnings(loaded: Loaded) -> None:
         why = "CONFINE=off" if settings.confine == "off" else confine_setting.NO_LANDLOCK
         who = "clients" if settings.block_file_urls == "off" else "browsers that are broken into"
         log.warning("browsers_not_confined", reason=why, about=f"{who} read what the grid's user may read")
+
+
+def _check_certificate(settings: Settings) -> None:
+    """Raises GridError. While the grid runs, a certificate that cannot be used does not replace the one before it."""
+    from pwgrid.common.certificate import server_context  # OpenSSL, which no other master needs
+
+    server_context(settings.tls_cert, settings.tls_key)
 
 
 def _find_browsers(settings: Settings, scaled_up: Collection[str] = ()) -> dict[str, FoundBrowser]:

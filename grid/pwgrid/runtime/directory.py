@@ -41,6 +41,9 @@ SESSION_FILES: Final = "files"
 FORWARDER_SOCKET: Final = "forwarder.sock"
 """Where proxies offer clients whose workers are on other hosts."""
 
+TLS_SOCKET: Final = "tls.sock"
+"""Where proxies accept the clients whose TLS has ended in the TLS process."""
+
 PROTOCOLS: Final = "devtools"
 """The directory for descriptions of the DevTools protocol, by versions of Chromium."""
 

@@ -69,7 +69,8 @@ class End(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self.other.end_writing()
-        return True  # what is still to be written to this side goes on, where its transport can do that
+        # What is still to be written to this side goes on, where its transport can do that.
+        return self.transport is not None and self.transport.can_write_eof()
 
     def end_writing(self) -> None:
         """The other side says no more."""
