@@ -1,0 +1,393 @@
+"""A grid with a certificate: real processes, real TLS, a fake browser server that echoes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import pytest
+
+from tests.support import raw, tls
+from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, running_grid, wait_for_end
+from tests.support.https_server import CERTIFICATES
+from tests.support.leases import CHROMIUM
+from tests.support.raw import GOODBYE, frame, goes_on, head
+from tests.support.tls import session
+
+LOST_S: Final = 2.0
+MIB: Final = 1 << 20
+SENTENCE: Final = "this port speaks TLS: use wss:// or https://"
+
+
+@contextlib.contextmanager
+def tls_grid(**settings: str) -> Iterator[Grid]:
+    with tempfile.TemporaryDirectory(prefix="pgtls-") as directory:
+        environment = {
+            **WITHOUT_SPARES,
+            **tls.copies(Path(directory)),
+            "WORKER_LOST_THRESHOLD": str(LOST_S),
+            "PWGRID_LOG_LEVEL": "debug",
+            **settings,
+        }
+        with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
+            yield grid
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Grid]:
+    with tls_grid(MAX_CONCURRENT_SESSIONS="20", PWGRID_POOL_CONFIG=f"{CHROMIUM}=1") as grid:
+        yield grid
+
+
+@pytest.fixture
+def grid(shared: Grid) -> Iterator[Grid]:
+    """A grid whose TLS process has no client before the test and after it, and then no descriptor more than before."""
+    pid = tls_pid(shared)
+    before = descriptors(pid)
+    yield shared
+    if tls_pid(shared) == pid:
+        eventually(lambda: descriptors(pid) == before, "no descriptor is left over")
+    eventually(lambda: shared.active() == 0, "no slot is taken")
+
+
+def tls_status(grid: Grid) -> dict[str, Any]:
+    found: dict[str, Any] = grid.ask("status")["tls"]
+    return found
+
+
+def tls_pid(grid: Grid) -> int:
+    pid: int = eventually(lambda: tls_status(grid)["pid"], "the TLS process runs")
+    return pid
+
+
+def descriptors(pid: int) -> int:
+    """Its sockets: libuv keeps another descriptor from its first connection on."""
+    count = 0
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            count += os.readlink(link).startswith("socket:")
+    return count
+
+
+def ask(grid: Grid, path: str, method: str = "GET", **headers: str) -> tuple[int, Any]:
+    """One request by HTTPS."""
+    asks = http.client.HTTPSConnection("localhost", grid.port, timeout=raw.STALL_S, context=tls.trusting())
+    with contextlib.closing(asks):
+        asks.request(method, path, headers=headers)
+        answer = asks.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+def running(grid: Grid) -> dict[str, Any]:
+    """The one session that there is; the record follows a moment later."""
+
+    def look() -> list[dict[str, Any]]:
+        return [each for each in ask(grid, "/v1/sessions")[1]["sessions"] if each["status"] == "running"]
+
+    found: dict[str, Any] = eventually(look, "its record says so")[0]
+    return found
+
+
+def certificate_files(grid: Grid) -> tuple[Path, Path]:
+    return Path(grid.environment["PWGRID_TLS_CERT"]), Path(grid.environment["PWGRID_TLS_KEY"])
+
+
+def another_pair(directory: Path) -> Path:
+    """A certificate of its own for localhost, with its key, in one file."""
+    made = directory / "another.pem"
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "9",
+    ]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    parts = directory / "key", directory / "cert"
+    subprocess.run([*command, *names, "-keyout", str(parts[0]), "-out", str(parts[1])], check=True, capture_output=True)
+    made.write_bytes(parts[0].read_bytes() + parts[1].read_bytes())
+    return made
+
+
+def shown_certificate(grid: Grid) -> bytes:
+    """The one that a new client gets, whoever has signed it."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with tls.connect(grid.port, context=context) as sock:
+        return sock.getpeercert(binary_form=True) or b""
+
+
+# What is served
+
+
+def test_a_session_comes_by_wss_and_its_client_s_address_is_known(grid: Grid) -> None:
+    with session(grid.port, source="127.0.0.7") as sock:
+        port = sock.getsockname()[1]
+        found = running(grid)
+        assert found["client"] == f"127.0.0.7:{port}"
+        sock.sendall(GOODBYE)
+        raw.read_all(sock)
+
+
+def test_the_grid_s_own_addresses_are_encrypted_ones(grid: Grid) -> None:
+    assert (grid.endpoint, grid.http) == (f"wss://127.0.0.1:{grid.port}", f"https://127.0.0.1:{grid.port}")
+    assert ask(grid, "/health/ready")[0] == 200
+    status, version = ask(grid, "/json/version")
+    assert status == 200
+    assert version["webSocketDebuggerUrl"].startswith(f"wss://localhost:{grid.port}/")
+    lease = lent(grid)
+    assert lease["webSocketEndpoint"].startswith(f"wss://localhost:{grid.port}/")
+    target = lease["webSocketEndpoint"].partition(f":{grid.port}")[2]
+    with session(grid.port, target=target) as sock:
+        sock.sendall(GOODBYE)
+
+
+def lent(grid: Grid) -> dict[str, Any]:
+    lease = post(grid, "/session/borrow", {"labelKey": CHROMIUM})
+    assert "webSocketEndpoint" in lease, lease
+    return lease
+
+
+def post(grid: Grid, path: str, content: dict[str, str]) -> dict[str, Any]:
+    asks = http.client.HTTPSConnection("localhost", grid.port, timeout=raw.STALL_S, context=tls.trusting())
+    with contextlib.closing(asks):
+        asks.request("POST", path, json.dumps(content), {"content-type": "application/json"})
+        answer: dict[str, Any] = json.loads(asks.getresponse().read())
+        return answer
+
+
+@pytest.mark.parametrize("request_head", [head(), b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\x00\x01"])
+def test_nobody_is_served_in_clear(grid: Grid, request_head: bytes) -> None:
+    status, _, body = raw.answer(grid.port, request_head)
+    assert (status, body) == (400, {"error": SENTENCE})
+
+
+def test_an_older_tls_is_not_spoken(grid: Grid) -> None:
+    old = tls.trusting()
+    old.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+        old.maximum_version = ssl.TLSVersion.TLSv1_1
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.raises((ssl.SSLError, OSError)):
+        tls.connect(grid.port, context=old)
+    with tls.connect(grid.port) as sock:
+        assert sock.version() == "TLSv1.3"
+
+
+def test_only_the_grid_s_own_user_reaches_the_socket_behind_it_and_says_whose_it_is(grid: Grid) -> None:
+    path = grid.runtime / "tls.sock"
+    assert path.stat().st_mode & 0o777 == 0o600
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(raw.STALL_S)
+        sock.connect(str(path))
+        sock.sendall(head())
+        assert raw.read_all(sock) == b""
+
+
+def test_64_mib_of_random_bytes_come_back_as_they_were(grid: Grid) -> None:
+    sent, received = hashlib.sha256(), hashlib.sha256()
+    source = random.Random(7)
+    with session(grid.port) as sock:
+
+        def send() -> None:
+            for _ in range(64):
+                content = source.randbytes(MIB)
+                sent.update(content)
+                sock.sendall(frame(content))
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        for _ in range(64):
+            header = read_exactly(sock, 10)
+            assert header == b"\x82\x7f" + MIB.to_bytes(8)
+            received.update(read_exactly(sock, MIB))
+        sender.join()
+        assert sent.digest() == received.digest()
+
+
+def read_exactly(sock: socket.socket, size: int) -> bytes:
+    content = bytearray()
+    while len(content) < size:
+        chunk = sock.recv(size - len(content))
+        assert chunk, "it has ended"
+        content += chunk
+    return bytes(content)
+
+
+def test_a_client_that_reads_nothing_costs_little_memory(grid: Grid) -> None:
+    process = psutil.Process(tls_pid(grid))
+    with session(grid.port) as sock:
+        before = process.memory_info().rss
+        for _ in range(32):  # the fake takes all of it, and echoes as much as is taken from it
+            sock.sendall(frame(bytes(MIB)))
+        assert process.memory_info().rss - before < 8 * MIB
+        raw.reset_at_close(sock)
+
+
+def test_a_client_that_ends_without_a_word_frees_its_slot(grid: Grid) -> None:
+    with session(grid.port) as sock:
+        assert grid.active() == 1
+        raw.reset_at_close(sock)
+    eventually(lambda: grid.active() == 0, "its slot is free")
+
+
+def test_what_the_grid_says_last_reaches_its_client(grid: Grid) -> None:
+    with session(grid.port) as sock:
+        found = running(grid)
+        assert ask(grid, f"/v1/sessions/{found['id']}", "DELETE")[0] < 300
+        assert raw.read_all(sock).startswith(b"\x88")
+
+
+# Another certificate
+
+
+def test_a_new_certificate_is_for_new_clients_and_ends_nobody(grid: Grid, tmp_path: Path) -> None:
+    certificate, key = certificate_files(grid)
+    old, another = certificate.read_bytes(), another_pair(tmp_path)
+    before = shown_certificate(grid)
+    with session(grid.port) as sock:
+        try:
+            for path in (certificate, key):
+                shutil.copyfile(another, path.with_name("new"))
+                path.with_name("new").replace(path)
+            eventually(lambda: shown_certificate(grid) != before, "it is taken")
+            assert goes_on(sock)
+        finally:
+            for path in (certificate, key):
+                path.write_bytes(old)
+        eventually(lambda: shown_certificate(grid) == before, "the old one is back")
+        assert goes_on(sock)
+
+
+def test_a_broken_pair_keeps_the_one_before_it_and_is_told_of_once(grid: Grid, tmp_path: Path) -> None:
+    certificate, _ = certificate_files(grid)
+    old, another = certificate.read_bytes(), another_pair(tmp_path)
+    before = shown_certificate(grid)
+    told = grid.output().count("certificate_not_taken")
+    try:
+        shutil.copyfile(another, certificate)
+        grid.process.send_signal(signal.SIGHUP)  # a reload looks at once
+        problem = eventually(lambda: tls_status(grid)["problem"], "the status says so")
+        assert "the key does not belong to the certificate" in problem
+        assert problem in grid.command("status").stdout
+        assert shown_certificate(grid) == before
+        eventually(lambda: grid.output().count("certificate_not_taken") > told, "the log says so")
+        assert shown_certificate(grid) == before
+    finally:
+        certificate.write_bytes(old)
+    eventually(lambda: tls_status(grid)["problem"] is None, "it is mended")
+    assert grid.output().count("certificate_not_taken") == told + 1
+
+
+# The end of the TLS process, and of others
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_tls_process_that_is_killed_or_frozen_ends_its_sessions_alone(signum: signal.Signals) -> None:
+    with tls_grid() as grid:
+        pid = tls_pid(grid)
+        socks = [session(grid.port) for _ in range(3)]
+        assert grid.active() == 3
+        os.kill(pid, signum)
+        with contextlib.ExitStack() as open_socks:
+            for sock in socks:
+                open_socks.enter_context(sock)
+                with contextlib.suppress(OSError):  # a reset, or an end without TLS' own
+                    assert raw.read_all(sock) == b""
+        with contextlib.suppress(ProcessLookupError):  # it has ended already
+            wait_for_end(pid)
+        eventually(lambda: grid.active() == 0, "their slots are free")
+        with session(grid.port) as sock:  # it waits until another one accepts
+            assert grid.active() == 1
+            assert tls_pid(grid) != pid
+            sock.sendall(GOODBYE)
+            raw.read_all(sock)
+        assert os.listdir(grid.runtime / "tls") == [f"{tls_pid(grid)}.json"]
+
+
+def test_no_session_ends_with_proxy_worker_or_master() -> None:
+    with tls_grid() as grid, session(grid.port) as sock:
+        status, pid = grid.ask("status"), tls_pid(grid)
+        for victim in (status["proxy"]["pid"], status["workers"][0]["pid"]):
+            os.kill(victim, signal.SIGKILL)
+            wait_for_end(victim)
+            assert goes_on(sock)
+        with session(grid.port) as other:  # both are replaced
+            assert goes_on(other)
+            grid.kill_master()
+            assert goes_on(sock)
+            grid.start_again()
+            assert goes_on(sock)
+            assert goes_on(other)
+        assert tls_pid(grid) == pid
+        with session(grid.port) as later:
+            assert goes_on(later)
+
+
+def test_an_upgrade_ends_no_session_and_the_old_process_goes_with_its_last_one() -> None:
+    with tls_grid() as grid:
+        old = tls_pid(grid)
+        with session(grid.port) as sock:
+            assert grid.command("upgrade", "--force").returncode == 0
+            eventually(lambda: tls_pid(grid) != old, "another one accepts")
+            with session(grid.port) as new:
+                assert goes_on(new)
+            assert goes_on(sock)
+            assert psutil.pid_exists(old)
+            grid.kill_master()  # and the next one knows the old one
+            grid.start_again()
+            assert goes_on(sock)
+            assert psutil.pid_exists(old)
+        wait_for_end(old)
+        with session(grid.port) as sock:
+            assert goes_on(sock)
+
+
+def test_a_stop_lets_sessions_go_on_as_without_tls() -> None:
+    with tls_grid(DRAIN_TIMEOUT="60") as grid, session(grid.port) as sock:
+        grid.process.send_signal(signal.SIGTERM)
+        eventually(lambda: "stopping: 1 live session" in grid.output(), "it waits for the session")
+        assert goes_on(sock)
+        grid.command("stop", "--now", "--no-wait")
+        assert raw.read_all(sock).startswith(b"\x88")  # and its client hears why
+
+
+# What is wrong at the start
+
+
+def test_a_grid_whose_key_is_another_one_s_does_not_start(tmp_path: Path) -> None:
+    files = {"PWGRID_TLS_CERT": str(tls.SERVER), "PWGRID_TLS_KEY": str(CERTIFICATES / "client.pem")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PWGRID")}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.fake_grid", "serve", "--port", "0", "--chromium", "1"],
+        cwd=ROOT,
+        env={**environment, **files, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=raw.STALL_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "the key does not belong to the certificate in" in done.stderr
+    assert "Traceback" not in done.stderr
