@@ -9,7 +9,7 @@ import click
 from pwgrid.cli import ask_grid, output
 from pwgrid.common.errors import GridError
 
-PRIVATE = {"redis_url": "", "redis_host": "", "tls_cert": "", "tls_key": ""}
+PRIVATE = {"redis_url": "", "redis_host": "", "tls_cert": "", "tls_key": "", "tls_ca": ""}
 """Flags for a grid of one command, whatever a file says: its Redis is its own, and its clients are on this host."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])

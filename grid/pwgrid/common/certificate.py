@@ -55,6 +55,19 @@ def server_context(certificate: str, key: str) -> ssl.SSLContext:
     return context
 
 
+def client_context(authorities: str) -> ssl.SSLContext:
+    """What a client checks a server's certificate and name with: by the authorities in a file, or those that this
+    system trusts. Raises GridError."""
+    if authorities:
+        _check(authorities, "tls_ca", _CERTIFICATE, "a certificate")
+    try:
+        context = ssl.create_default_context(cafile=authorities or None)
+    except (ssl.SSLError, OSError) as error:
+        raise GridError(f"tls_ca {authorities}: OpenSSL does not take it: {error.strerror or error}") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
 def _check(path: str, setting: str, mark: bytes, what: str) -> None:
     """OpenSSL does not say which of the two files it cannot read."""
     try:

@@ -36,8 +36,8 @@ class RunningParts:
         """Raises BrowserMissing, or GridError where the kernel lacks what the settings ask for, or the certificate
         cannot be used."""
         confine_setting.check(loaded.settings)
-        if loaded.settings.tls_cert:
-            _check_certificate(loaded.settings)
+        if loaded.settings.tls_cert or loaded.settings.tls_ca:
+            _check_certificates(loaded.settings)
         self._loaded, self._sources = loaded, loaded.sources
         self.code: Final = code_fingerprint()
         self.browsers = _find_browsers(loaded.settings)
@@ -116,11 +116,13 @@ def log_warnings(loaded: Loaded) -> None:
         log.warning("browsers_not_confined", reason=why, about=f"{who} read what the grid's user may read")
 
 
-def _check_certificate(settings: Settings) -> None:
+def _check_certificates(settings: Settings) -> None:
     """Raises GridError. While the grid runs, a certificate that cannot be used does not replace the one before it."""
-    from pwgrid.common.certificate import server_context  # OpenSSL, which no other master needs
+    from pwgrid.common.certificate import client_context, server_context  # OpenSSL, which no other master needs
 
-    server_context(settings.tls_cert, settings.tls_key)
+    if settings.tls_cert:
+        server_context(settings.tls_cert, settings.tls_key)
+    client_context(settings.tls_ca)
 
 
 def _find_browsers(settings: Settings, scaled_up: Collection[str] = ()) -> dict[str, FoundBrowser]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pwgrid.runtime.child_files import RETIRING, ChildState
-from pwgrid.runtime.directory import CODE_CACHE, FORWARDER_SOCKET, KEPT_FILES, TLS_SOCKET, UNWRITTEN
+from pwgrid.runtime.directory import CODE_CACHE, FORWARDER_SOCKET, KEPT_FILES, TLS_OUT_SOCKET, TLS_SOCKET, UNWRITTEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Leftovers:
         """The paths in the runtime directory that must stay."""
         # A proxy may have the socket at which the next TLS process reaches it.
         proxies = ["proxy", TLS_SOCKET] if self.proxy or self.retiring else []
-        tls = ["tls"] if self.tls or self.retiring_tls else []
+        tls = ["tls", TLS_OUT_SOCKET] if self.tls or self.retiring_tls else []
         forwarder = ["forwarder", FORWARDER_SOCKET] if self.forwarder else []
         redis = ["redis"] if self.redis else []
         paths = [f"w/{state.name}" for state in self.workers] + proxies + forwarder + tls + redis

@@ -1,4 +1,4 @@
-"""Runs the process that ends the TLS of clients, if the grid has a certificate; and old ones until their last session
+"""Runs the process that speaks TLS, to clients and to other hosts, if the grid does; and old ones until their last session
 has ended."""
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class TlsChild(RestartedChild):
 
     def _fork(self) -> Child:
         config, (settings, _, runtime) = self._config, self._config.common()
-        listeners = tuple(each for each in self._listeners() if each.family != socket.AF_UNIX)
+        found = self._listeners() if settings.tls_cert else ()
+        listeners = tuple(each for each in found if each.family != socket.AF_UNIX)
         child, control = fork_linked(
             self._loop,
             lambda control: config.roles.tls(TlsArguments(settings, runtime, control, listeners)),
@@ -114,7 +115,7 @@ class TlsChild(RestartedChild):
 
 
 class TlsProcesses:
-    """Runs one, `current`, where the grid has a certificate, and others until their last session has ended."""
+    """Runs one, `current`, where the grid speaks TLS, and others until their last session has ended."""
 
     def __init__(self, loop: Loop, config: MasterConfig, files: ChildFileWriter, listeners: Listeners) -> None:
         self._loop = loop
@@ -126,8 +127,8 @@ class TlsProcesses:
 
     @property
     def is_due(self) -> bool:
-        """Whether the grid has a certificate."""
-        return bool(self._config.settings.tls_cert)
+        """Whether the grid has a certificate, or is to reach hosts that have one."""
+        return bool(self._config.settings.tls_cert or self._config.settings.tls_ca)
 
     def start_if_due(self) -> None:
         """Keep it running from now on, if it is due, and there is something to accept clients on. Idempotent."""

@@ -121,7 +121,7 @@ class Proxy:
         forwarding = None
         if self.hosts.name:
             records, health = self.registry.hosts, self.selector.health
-            forwarding = Forwarding(boot.runtime, self.hosts, records, self.handoffs, health)
+            forwarding = Forwarding(boot.runtime, self.hosts, records, self.handoffs, health, self.settings.tls_ca)
         self.access = access_of(boot, lambda: self._is_retiring and self.roster.operators_token != own_token_id)
         self.readiness = Readiness(self.settings, self.roster, self.registry)
         sessions = SessionFinder(self.registry, self.roster, self.handoffs)

@@ -44,6 +44,9 @@ FORWARDER_SOCKET: Final = "forwarder.sock"
 TLS_SOCKET: Final = "tls.sock"
 """Where proxies accept the clients whose TLS has ended in the TLS process."""
 
+TLS_OUT_SOCKET: Final = "tls-out.sock"
+"""Where the forwarder connects to reach a host that speaks TLS."""
+
 PROTOCOLS: Final = "devtools"
 """The directory for descriptions of the DevTools protocol, by versions of Chromium."""
 

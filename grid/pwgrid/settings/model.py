@@ -64,7 +64,7 @@ LAUNCHES: Final = 1000
 all have their own."""
 
 _PREFIXED: Final = frozenset(
-    {"host", "port", "prefer", "token", "token_file", "tls_cert", "tls_key", "runtime_dir", POOLS}
+    {"host", "port", "prefer", "token", "token_file", "tls_cert", "tls_key", "tls_ca", "runtime_dir", POOLS}
 )
 """These names are too general for environment variables without our prefix."""
 
@@ -139,6 +139,8 @@ class Settings(BaseModel, frozen=True):
     """File with a certificate (PEM), and those of its authorities behind it: the port speaks TLS then."""
     tls_key: value_types.FilePath = setting("", "listener", "fixed", "proxy")
     """File with the certificate's private key (PEM, without a password)."""
+    tls_ca: value_types.FilePath = setting("", "listener", "fixed", "proxy")
+    """File with the authorities (PEM) that certificates of other hosts are checked by; empty: those of the system."""
     trusted_proxies: tuple[value_types.TrustedProxy, ...] = setting((), "listener", "proxy")
     """Reverse proxies whose X-Forwarded-* or Forwarded headers count: addresses, networks, unix for a Unix socket."""
 

@@ -26,8 +26,6 @@ class CertificateFiles:
         """What new clients are served with."""
         self.problem: str | None = None
         """Why it is not the one that the files have now."""
-        self.loaded_at = time.time()
-        """Unix seconds."""
         self._is_told = False
         self._look_at = 0.0
 
@@ -52,5 +50,5 @@ class CertificateFiles:
         except GridError as error:
             self.problem = error.sentence
             return
-        self.problem, self.loaded_at = None, time.time()
+        self.problem = None
         log.info("certificate_taken", file=self._paths[0])

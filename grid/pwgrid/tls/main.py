@@ -1,4 +1,5 @@
-"""The TLS process: ends the TLS of the grid's clients, where the grid has a certificate. It copies their bytes."""
+"""The TLS process: speaks TLS with the grid's clients, where the grid has a certificate, and with other hosts that have
+one. It copies their bytes."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import os
 import resource
 import signal
 import time
+from collections.abc import Iterator
 from typing import Any, Final
 
 import structlog
@@ -15,14 +17,16 @@ import uvloop
 
 from pwgrid import __version__
 from pwgrid.common import log as logging
+from pwgrid.common.certificate import client_context
 from pwgrid.common.tasks import BackgroundTasks
 from pwgrid.common.tcp_options import tune
 from pwgrid.control.child_side import ChildSide
 from pwgrid.runtime.child_arguments import TlsArguments
-from pwgrid.runtime.directory import TLS_SOCKET
+from pwgrid.runtime.directory import TLS_OUT_SOCKET, TLS_SOCKET
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last, workers_end
 from pwgrid.tls.door import TlsDoor
 from pwgrid.tls.files import CertificateFiles
+from pwgrid.tls.way_out import WayOut
 
 log = structlog.get_logger()
 
@@ -45,8 +49,14 @@ class TlsProcess:
     def __init__(self, boot: TlsArguments) -> None:
         settings = boot.settings
         self.boot = boot
-        self.files = CertificateFiles(settings.tls_cert, settings.tls_key)
-        self.door = TlsDoor(boot.listeners, boot.runtime / TLS_SOCKET, self.files, _room(), self._changed)
+        self.files = CertificateFiles(settings.tls_cert, settings.tls_key) if settings.tls_cert else None
+        self.door: TlsDoor | None = None
+        if self.files is not None:
+            self.door = TlsDoor(boot.listeners, boot.runtime / TLS_SOCKET, self.files, _room(), self._changed)
+        self.way_out: WayOut | None = None
+        if settings.host_name():
+            path = boot.runtime / TLS_OUT_SOCKET
+            self.way_out = WayOut(path, client_context(settings.tls_ca), self._changed)
         for listener in boot.listeners:
             tune(listener, settings.session_ping_timeout)
         self._stop = asyncio.Event()
@@ -72,17 +82,28 @@ class TlsProcess:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._on_sigterm)
         self._background_tasks.start(self.control.run(), "control link")
         self._background_tasks.start(self._keep_looking(), "certificate")
-        self.door.open()
+        if self.door is not None:
+            self.door.open()
+        if self.way_out is not None:
+            await self.way_out.open()
         log.info("tls_started", pid=os.getpid())
         await self._stop.wait()
         self.control.stopping()
-        self.door.close()
-        self.door.abort()
+        self._close()
+        for each in self._parts():
+            each.abort()
         self._background_tasks.cancel_all_but("control link")
         await self.control.close("stopped")
         if self.control.is_lost:
             end_grid_if_last(self.boot.runtime)
         return 0
+
+    def _parts(self) -> Iterator[TlsDoor | WayOut]:
+        yield from filter(None, (self.door, self.way_out))
+
+    def _close(self) -> None:
+        for each in self._parts():
+            each.close()
 
     async def _keep_looking(self) -> None:
         while True:
@@ -90,6 +111,8 @@ class TlsProcess:
             self._look()
 
     def _look(self) -> None:
+        if self.files is None:
+            return
         before = self.files.problem
         self.files.look()
         if self.files.problem != before:
@@ -109,7 +132,7 @@ class TlsProcess:
 
     def _leave(self) -> None:
         self._leaves = True
-        self.door.close()
+        self._close()
         self._changed()
 
     def _on_sigterm(self) -> None:
@@ -136,7 +159,7 @@ class TlsProcess:
         self._leave()
 
     def _changed(self) -> None:
-        if self._leaves and self.door.is_idle:
+        if self._leaves and all(each.is_idle for each in self._parts()):
             self._stop.set()
         elif self._tell is None:
             self._tell = asyncio.get_running_loop().call_later(TELL_S, self._tell_now)
@@ -150,7 +173,8 @@ class TlsProcess:
             self._stop.set()
 
     def _view(self) -> dict[str, Any]:
-        return {"sessions": len(self.door.sessions), "problem": self.files.problem, "loadedAt": self.files.loaded_at}
+        sessions = sum(len(each.sessions) for each in self._parts())
+        return {"sessions": sessions, "problem": self.files.problem if self.files is not None else None}
 
     def _hello(self) -> dict[str, Any]:
         return {"name": NAME, "role": NAME, "version": __version__, "pid": os.getpid(), "at": time.time()}
