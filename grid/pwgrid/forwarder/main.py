@@ -20,7 +20,7 @@ from pwgrid.forwarder.parking import Parking
 from pwgrid.forwarder.resolve import Resolver
 from pwgrid.forwarder.session import ForwardedSession, new_pipes
 from pwgrid.runtime.child_arguments import ForwarderArguments
-from pwgrid.runtime.directory import FORWARDER_SOCKET, TLS_OUT_SOCKET
+from pwgrid.runtime.directory import FORWARDER_SOCKET
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last
 
 log = structlog.get_logger()
@@ -94,7 +94,6 @@ class Forwarder:
             self.loop,
             self._resolver,
             offer,
-            self.boot.runtime / TLS_OUT_SOCKET,
             self.boot.settings.session_ping_timeout,
             self._join,
             self._refused,

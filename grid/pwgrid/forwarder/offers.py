@@ -22,6 +22,7 @@ from pwgrid.common.tcp_options import tune
 from pwgrid.common.tls_way_out import target_line
 from pwgrid.forwarder.loop import ENDED, Loop
 from pwgrid.forwarder.resolve import Address, Found, Resolver
+from pwgrid.runtime.directory import TLS_OUT_SOCKET
 
 LINE_BYTES: Final = 4096
 """How much of an answer is looked at for its status line."""
@@ -66,6 +67,7 @@ class OfferServer(PacketServer):
 
     def __init__(self, path: Path, loop: Loop, on_offer: Callable[[Offer], None]) -> None:
         super().__init__(path, loop)
+        self._tls_path = path.with_name(TLS_OUT_SOCKET)
         self._on_offer = on_offer
 
     def open(self) -> None:
@@ -81,10 +83,9 @@ class OfferServer(PacketServer):
         (fd,) = fds
         client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fd)
         send = partial(self._send, link)
-        return partial(
-            self._on_offer,
-            Offer(session, deadline, until, host, port, text, limit, client, send, said.get("tls") is True),
-        )
+        through = str(self._tls_path) if said.get("tls") is True else ""
+        offer = Offer(session, deadline, until, host, port, text, limit, client, send, through)
+        return partial(self._on_offer, offer)
 
 
 class PendingSession:

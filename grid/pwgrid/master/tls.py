@@ -1,5 +1,5 @@
-"""Runs the process that speaks TLS, to clients and to other hosts, if the grid does; and old ones until their last session
-has ended."""
+"""Runs the process that speaks TLS, to clients and to other hosts, if the grid does; and old ones until their last
+session has ended."""
 
 from __future__ import annotations
 

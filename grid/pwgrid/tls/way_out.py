@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ from pwgrid.tls.session import TlsSession
 
 log = structlog.get_logger()
 
+BACKLOG: Final = 1024
+
 CONNECT_S: Final = 2.0
 """How long the connect and the handshake may take."""
 
@@ -23,8 +26,8 @@ _MOST_BYTES: Final = 512
 
 
 class WayOut:
-    """Listens on `path` from `open` to `close`. `context` has what certificates of other hosts are checked against. `on_change` is
-    called when a session has begun or ended."""
+    """Listens on `path` from `open` to `close`. `context` has what certificates of other hosts are checked against.
+    `on_change` is called when a session has begun or ended."""
 
     def __init__(self, path: Path, context: ssl.SSLContext, on_change: Callable[[], None]) -> None:
         self._path = path
@@ -42,8 +45,12 @@ class WayOut:
     async def open(self) -> None:
         """Begins to listen, in place of the process before this one. Raises OSError."""
         self._path.unlink(missing_ok=True)
-        self._server = await asyncio.get_running_loop().create_unix_server(lambda: Asked(self), str(self._path))
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(self._path))
         self._path.chmod(0o600)
+        self._server = await asyncio.get_running_loop().create_unix_server(
+            lambda: Asked(self), sock=listener, backlog=BACKLOG
+        )
 
     def close(self) -> None:
         """Takes nobody any more. Idempotent."""
