@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, running_g
 from tests.support.https_server import CERTIFICATES
 from tests.support.leases import CHROMIUM
 from tests.support.raw import GOODBYE, frame, goes_on, head
+from tests.support.redis import RedisServer
 from tests.support.tls import session
 
 LOST_S: Final = 2.0
@@ -106,28 +108,6 @@ def running(grid: Grid) -> dict[str, Any]:
 
 def certificate_files(grid: Grid) -> tuple[Path, Path]:
     return Path(grid.environment["PWGRID_TLS_CERT"]), Path(grid.environment["PWGRID_TLS_KEY"])
-
-
-def another_pair(directory: Path) -> Path:
-    """A certificate of its own for localhost, with its key, in one file."""
-    made = directory / "another.pem"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-days",
-        "9",
-    ]
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    parts = directory / "key", directory / "cert"
-    subprocess.run([*command, *names, "-keyout", str(parts[0]), "-out", str(parts[1])], check=True, capture_output=True)
-    made.write_bytes(parts[0].read_bytes() + parts[1].read_bytes())
-    return made
 
 
 def shown_certificate(grid: Grid) -> bytes:
@@ -264,7 +244,7 @@ def test_what_the_grid_says_last_reaches_its_client(grid: Grid) -> None:
 
 def test_a_new_certificate_is_for_new_clients_and_ends_nobody(grid: Grid, tmp_path: Path) -> None:
     certificate, key = certificate_files(grid)
-    old, another = certificate.read_bytes(), another_pair(tmp_path)
+    old, another = certificate.read_bytes(), tls.own_pair(tmp_path)
     before = shown_certificate(grid)
     with session(grid.port) as sock:
         try:
@@ -282,7 +262,7 @@ def test_a_new_certificate_is_for_new_clients_and_ends_nobody(grid: Grid, tmp_pa
 
 def test_a_broken_pair_keeps_the_one_before_it_and_is_told_of_once(grid: Grid, tmp_path: Path) -> None:
     certificate, _ = certificate_files(grid)
-    old, another = certificate.read_bytes(), another_pair(tmp_path)
+    old, another = certificate.read_bytes(), tls.own_pair(tmp_path)
     before = shown_certificate(grid)
     told = grid.output().count("certificate_not_taken")
     try:
@@ -371,6 +351,113 @@ def test_a_stop_lets_sessions_go_on_as_without_tls() -> None:
         assert goes_on(sock)
         grid.command("stop", "--now", "--no-wait")
         assert raw.read_all(sock).startswith(b"\x88")  # and its client hears why
+
+
+# Several hosts
+
+
+@dataclass
+class Host:
+    """One of the grids that name the same Redis."""
+
+    grid: Grid
+    address: str
+    authority: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.address}:{self.grid.port}"
+
+    def connection(self) -> ssl.SSLSocket:
+        return tls.connect(self.grid.port, context=tls.trusting(self.authority), name=self.address)
+
+    def session(self) -> ssl.SSLSocket:
+        return tls.begun(self.connection())
+
+    def ask(self, method: str, path: str) -> Any:
+        trusted = tls.trusting(self.authority)
+        asks = http.client.HTTPSConnection(self.address, self.grid.port, timeout=raw.STALL_S, context=trusted)
+        with contextlib.closing(asks):
+            asks.request(method, path)
+            return json.loads(asks.getresponse().read() or b"null")
+
+    def live(self) -> dict[str, str]:
+        """The live sessions of all hosts: their ids, and where they are."""
+        return {each["id"]: each["host"] for each in self.ask("GET", "/v1/sessions?status=running")["sessions"]}
+
+
+@contextlib.contextmanager
+def host(redis: RedisServer, address: str, pair: Path, authority: Path) -> Iterator[Host]:
+    environment = {
+        **WITHOUT_SPARES,
+        "REDIS_URL": redis.url,
+        "PWGRID_HOST": address,
+        "ADVERTISED_HOST": address,
+        "MAX_CONCURRENT_SESSIONS": "1",
+        "PWGRID_TLS_CERT": str(pair),
+        "PWGRID_TLS_KEY": str(pair),
+        "PWGRID_TLS_CA": str(authority),
+    }
+    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
+        yield Host(grid, address, pair)
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    server = RedisServer()
+    yield server
+    server.close()
+
+
+def know_each_other(*hosts: Host) -> None:
+    def known(host: Host) -> set[str]:
+        return {found["name"] for found in host.ask("GET", "/v1/hosts")["hosts"]}
+
+    names = {each.name for each in hosts}
+    eventually(lambda: all(known(each) == names for each in hosts), "all know all hosts")
+
+
+def test_hosts_reach_each_other_over_tls(redis: RedisServer, tmp_path: Path) -> None:
+    pair = tls.own_pair(tmp_path, "IP:127.0.0.1,IP:127.0.0.2")
+    with (
+        host(redis, "127.0.0.1", pair, pair) as first,
+        host(redis, "127.0.0.2", pair, pair) as second,
+    ):
+        know_each_other(first, second)
+        with first.session() as own, first.session() as forwarded:
+            live = eventually(lambda: len(found := first.live()) == 2 and found, "both are on record")
+            assert sorted(live.values()) == [first.name, second.name]
+            content = os.urandom(MIB)
+            forwarded.sendall(frame(content))
+            assert read_exactly(forwarded, 10) == b"\x82\x7f" + MIB.to_bytes(8)
+            assert read_exactly(forwarded, MIB) == content
+            assert first.grid.command("upgrade", "--force").returncode == 0  # which replaces the way out, too
+            assert goes_on(forwarded)
+            there = next(name for name, where in live.items() if where == second.name)
+            first.ask("DELETE", f"/v1/sessions/{there}")  # a question to the other host
+            assert raw.read_all(forwarded).startswith(b"\x88")
+            forwarded.close()
+            eventually(lambda: len(first.live()) == 1, "it has ended")
+            with first.session() as again:  # by the new way out
+                assert goes_on(again)
+                again.sendall(GOODBYE)
+            assert goes_on(own)
+
+
+def test_a_host_whose_certificate_is_not_trusted_gets_no_client(redis: RedisServer, tmp_path: Path) -> None:
+    pair = tls.own_pair(tmp_path, "IP:127.0.0.1,IP:127.0.0.2")
+    with (
+        host(redis, "127.0.0.1", pair, tls.AUTHORITY) as first,
+        host(redis, "127.0.0.2", pair, pair) as second,
+    ):
+        know_each_other(first, second)
+        with first.session(), first.connection() as waits:
+            waits.sendall(head())
+            eventually(
+                lambda: "its certificate is not trusted (TLS_CA): self-signed certificate" in first.grid.output(),
+                "the log says why",
+            )
+            eventually(lambda: list(first.live().values()) == [first.name], "only its own worker has one")
 
 
 # What is wrong at the start

@@ -13,6 +13,7 @@ import structlog
 
 import pwgrid
 from pwgrid.common import log as logging
+from pwgrid.common.certificate import client_context, server_context
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.paths import resource_dir
 from pwgrid.installed import confine_setting
@@ -118,8 +119,6 @@ def log_warnings(loaded: Loaded) -> None:
 
 def _check_certificates(settings: Settings) -> None:
     """Raises GridError. While the grid runs, a certificate that cannot be used does not replace the one before it."""
-    from pwgrid.common.certificate import client_context, server_context  # OpenSSL, which no other master needs
-
     if settings.tls_cert:
         server_context(settings.tls_cert, settings.tls_key)
     client_context(settings.tls_ca)
