@@ -478,3 +478,17 @@ def test_a_grid_whose_key_is_another_one_s_does_not_start(tmp_path: Path) -> Non
     assert done.returncode == 1
     assert "the key does not belong to the certificate in" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_another_master_may_have_a_certificate_where_the_one_before_it_had_none(tmp_path: Path) -> None:
+    with running_grid("--chromium", "1", environment=WITHOUT_SPARES, fake=True) as grid, raw.session(grid.port) as sock:
+        before = grid.status()["proxy"]["pid"]
+        grid.kill_master()
+        grid.environment |= tls.copies(tmp_path)
+        grid.start_again()
+        eventually(lambda: grid.status()["proxy"]["pid"] not in (before, None), "another proxy is there")
+        asks = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        eventually(lambda: raw.answer(grid.port, asks)[0] == 400, "nobody is served in clear any more")
+        with session(grid.port) as encrypted:
+            assert goes_on(encrypted)
+        assert goes_on(sock)  # as it came

@@ -136,14 +136,18 @@ class TlsProcesses:
             self.current.start()
 
     def adopt(self, leftovers: Leftovers) -> None:
-        """Take over those that another master left; the newest one goes on accepting, unless it is not due or runs
-        other code."""
+        """Take over those that another master left; the newest one goes on accepting, unless it is not due, or runs
+        other code or with other settings."""
         accepting = leftovers.tls
         for state in leftovers.retiring_tls:
             self._adopt_leaving(state)
         if accepting is None:
             return
-        if self.is_due and accepting.version == self._config.parts.code:
+        is_as_wanted = (accepting.version, accepting.settings) == (
+            self._config.parts.code,
+            self._files.settings_of(NAME),
+        )
+        if self.is_due and is_as_wanted:
             self.current.adopt(accepting)
         else:
             self._adopt_leaving(accepting)

@@ -135,11 +135,11 @@ class Settings(BaseModel, frozen=True):
     """URL of the grid for its clients, like https://grid.example.org/grid behind a reverse proxy."""
     advertised_host: value_types.HostOrNone = setting("", "listener", "fixed")
     """Host in the endpoints that clients get, and for other grids on the same Redis: they are one then. Empty: host."""
-    tls_cert: value_types.FilePath = setting("", "listener", "fixed", "proxy")
+    tls_cert: value_types.FilePath = setting("", "listener", "fixed")
     """File with a certificate (PEM), and those of its authorities behind it: the port speaks TLS then."""
-    tls_key: value_types.FilePath = setting("", "listener", "fixed", "proxy")
+    tls_key: value_types.FilePath = setting("", "listener", "fixed")
     """File with the certificate's private key (PEM, without a password)."""
-    tls_ca: value_types.FilePath = setting("", "listener", "fixed", "proxy")
+    tls_ca: value_types.FilePath = setting("", "listener", "fixed")
     """File with the authorities (PEM) that certificates of other hosts are checked by; empty: those of the system."""
     trusted_proxies: tuple[value_types.TrustedProxy, ...] = setting((), "listener", "proxy")
     """Reverse proxies whose X-Forwarded-* or Forwarded headers count: addresses, networks, unix for a Unix socket."""
