@@ -35,7 +35,7 @@ class Listeners:
 
     there: tuple[socket, ...]
     open: Callable[[], tuple[socket, ...]]
-    completed: Callable[[tuple[socket, ...]], tuple[socket, ...]]
+    completed: Callable[[tuple[socket, ...]], tuple[socket, ...]] = tuple
 
 
 class StartMessages(Protocol):
