@@ -344,6 +344,15 @@ def test_an_upgrade_ends_no_session_and_the_old_process_goes_with_its_last_one()
             assert goes_on(sock)
 
 
+def test_nothing_is_left_of_a_grid_whose_master_does_not_come_back() -> None:
+    with tls_grid(DRAIN_TIMEOUT="1") as grid, session(grid.port) as sock:
+        grid.kill_master()
+        assert goes_on(sock)
+        assert raw.read_all(sock).startswith(b"\x88")  # the drain is over, and its client hears why
+        sock.close()
+        eventually(lambda: not grid.processes(), "all have ended")
+
+
 def test_a_stop_lets_sessions_go_on_as_without_tls() -> None:
     with tls_grid(DRAIN_TIMEOUT="60") as grid, session(grid.port) as sock:
         grid.process.send_signal(signal.SIGTERM)

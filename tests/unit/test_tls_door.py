@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from pwgrid.tls import door as door_module
 from pwgrid.tls.door import TlsDoor
 from pwgrid.tls.files import CertificateFiles
+from tests.support.https_server import CERTIFICATES
 from tests.support.tls import SERVER, trusting
 
 BOUND_S = 20.0
@@ -65,6 +67,29 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.close()
 
 
+def test_a_pair_that_does_not_fit_is_told_of_once(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    for each in (certificate, key):
+        each.write_bytes(SERVER.read_bytes())
+    files = CertificateFiles(str(certificate), str(key))
+    before = files.context
+    with capture_logs() as told:
+        certificate.write_bytes((CERTIFICATES / "client.pem").read_bytes())
+        files.look()
+        assert not told  # the other file may come a moment later
+        for _ in range(3):
+            files.look()
+        assert [each["event"] for each in told] == ["certificate_not_taken"]
+        assert files.problem is not None
+        assert "does not belong to the certificate" in files.problem
+        assert files.context is before
+        key.write_bytes((CERTIFICATES / "client.pem").read_bytes())
+        files.look()
+        assert files.problem is None
+        assert files.context is not before
+        assert [each["event"] for each in told] == ["certificate_not_taken", "certificate_taken"]
+
+
 async def test_who_says_nothing_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door_module, "HANDSHAKE_S", 0.05)
     async with opened(tmp_path) as there:
@@ -82,7 +107,10 @@ async def test_who_does_not_end_its_handshake_is_disconnected(tmp_path: Path, mo
         writer.close()
 
 
-async def test_the_one_that_has_been_silent_for_longest_makes_room(tmp_path: Path) -> None:
+async def test_the_one_that_has_been_silent_for_longest_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door_module, "HANDSHAKE_S", 10 * BOUND_S)
     async with opened(tmp_path, most=2, serve=echo) as there:
         silent = [await there.plain() for _ in range(2)]
         reader, writer = await there.encrypted()
@@ -106,16 +134,22 @@ async def test_a_client_without_trust_is_forgotten(tmp_path: Path) -> None:
 
 
 async def test_what_the_other_side_says_before_its_end_is_delivered(tmp_path: Path) -> None:
+    """Also to a client that reads slowly: much of it waits in the door when the end comes."""
+    size = 8_000_000
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
-        writer.write(bytes(3_000_000))
+        writer.write(bytes(size))
         writer.write_eof()
         await reader.read()
         writer.close()
 
     async with opened(tmp_path, serve=answer) as there:
-        reader, writer = await there.encrypted()
-        assert len(await reader.read()) == 3_000_000
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(("127.0.0.1", there.port))
+        reader, writer = await asyncio.open_connection(sock=slow, ssl=trusting(), server_hostname="localhost")
+        assert len(await reader.read()) == size
         writer.close()
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-ENDING_S: Final = 60.0
+ENDING_S: Final = 30.0
 """How long the rest of a session may take to be delivered when one side has ended it."""
 
 BUFFER_BYTES: Final = 64 * 1024
@@ -91,12 +91,12 @@ class End(asyncio.Protocol):
             self._limit = asyncio.get_running_loop().call_later(ENDING_S, self.transport.abort)
 
     def pause_writing(self) -> None:
-        if self.other.transport is not None and not self.other.is_closed:
-            self.other.transport.pause_reading()
+        if (source := self.other.transport) is not None and not source.is_closing():
+            source.pause_reading()
 
     def resume_writing(self) -> None:
-        if self.other.transport is not None and not self.other.is_closed:
-            self.other.transport.resume_reading()
+        if (source := self.other.transport) is not None and not source.is_closing():
+            source.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed = True
