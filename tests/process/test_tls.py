@@ -306,6 +306,19 @@ def test_a_tls_process_that_is_killed_or_frozen_ends_its_sessions_alone(signum: 
         assert os.listdir(grid.runtime / "tls") == [f"{tls_pid(grid)}.json"]
 
 
+def test_a_tls_process_that_has_to_start_with_broken_files_serves_as_soon_as_they_are_mended() -> None:
+    with tls_grid() as grid:
+        certificate, _ = certificate_files(grid)
+        good = certificate.read_bytes()
+        certificate.write_bytes(b"")
+        os.kill(tls_pid(grid), signal.SIGKILL)
+        eventually(lambda: "certificate_not_usable" in grid.output(), "the log says why")
+        assert "Traceback" not in grid.output()
+        certificate.write_bytes(good)
+        with session(grid.port) as sock:
+            assert goes_on(sock)
+
+
 def test_no_session_ends_with_proxy_worker_or_master() -> None:
     with tls_grid() as grid, session(grid.port) as sock:
         status, pid = grid.ask("status"), tls_pid(grid)

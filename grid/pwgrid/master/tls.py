@@ -188,7 +188,8 @@ class TlsProcesses:
         if not self.is_due and not self._leaving:
             return None
         sessions = sum(each.sessions for each in self._all())
-        return {"pid": self.current.pid, "sessions": sessions, "problem": self.current.certificate_problem}
+        problem = self.current.certificate_problem if self.current.pid is not None else self.current.problem
+        return {"pid": self.current.pid, "sessions": sessions, "problem": problem}
 
     def _adopt_leaving(self, state: ChildState) -> None:
         child = self._make()

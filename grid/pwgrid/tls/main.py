@@ -18,6 +18,7 @@ import uvloop
 from pwgrid import __version__
 from pwgrid.common import log as logging
 from pwgrid.common.certificate import client_context
+from pwgrid.common.errors import GridError
 from pwgrid.common.tasks import BackgroundTasks
 from pwgrid.common.tcp_options import tune
 from pwgrid.control.child_side import ChildSide
@@ -191,7 +192,12 @@ def run_tls(boot: TlsArguments) -> int:
     logging.bind(NAME)
 
     async def live() -> int:
-        return await TlsProcess(boot).run()
+        try:
+            process = TlsProcess(boot)
+        except GridError as error:  # the files have changed since the grid started; the master tries again
+            log.error("certificate_not_usable", reason=error.sentence)
+            return 1
+        return await process.run()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(live())
