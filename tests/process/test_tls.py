@@ -38,7 +38,7 @@ SENTENCE: Final = "this port speaks TLS: use wss:// or https://"
 
 
 @contextlib.contextmanager
-def tls_grid(**settings: str) -> Iterator[Grid]:
+def tls_grid(workers: int = 1, **settings: str) -> Iterator[Grid]:
     with tempfile.TemporaryDirectory(prefix="pgtls-") as directory:
         environment = {
             **WITHOUT_SPARES,
@@ -47,7 +47,7 @@ def tls_grid(**settings: str) -> Iterator[Grid]:
             "PWGRID_LOG_LEVEL": "debug",
             **settings,
         }
-        with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
+        with running_grid("--chromium", str(workers), environment=environment, fake=True) as grid:
             yield grid
 
 
@@ -317,6 +317,21 @@ def test_a_tls_process_that_has_to_start_with_broken_files_serves_as_soon_as_the
         certificate.write_bytes(good)
         with session(grid.port) as sock:
             assert goes_on(sock)
+
+
+def test_a_client_whose_worker_is_frozen_goes_on_with_another() -> None:
+    with tls_grid(workers=2, WORKER_LOST_THRESHOLD="30") as grid:
+        with session(grid.port) as sock:
+            victim = eventually(lambda: [each for each in grid.status()["workers"] if each["active"]], "it is live")[0]
+            sock.sendall(GOODBYE)
+        eventually(lambda: grid.active() == 0, "it has ended")
+        os.kill(victim["pid"], signal.SIGSTOP)  # the selection takes the one that has had most sessions
+        try:
+            with session(grid.port) as sock:
+                assert goes_on(sock)
+            assert "offer_failed" in grid.output()
+        finally:
+            os.kill(victim["pid"], signal.SIGCONT)
 
 
 def test_no_session_ends_with_proxy_worker_or_master() -> None:
