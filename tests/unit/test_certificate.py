@@ -9,6 +9,7 @@ from pwgrid.common.certificate import server_context, stamp_of
 from pwgrid.common.errors import ConfigError, GridError
 from pwgrid.common.proxy_protocol import line_of, read_line
 from pwgrid.settings.load import load
+from pwgrid.setup import doctor
 from tests.support.https_server import CERTIFICATES
 from tests.support.tls import AUTHORITY, SERVER
 
@@ -49,6 +50,25 @@ def test_half_a_file_is_said_to_be_one(tmp_path: Path) -> None:
 def test_one_file_without_the_other_is_refused(given: str, missing: str) -> None:
     with pytest.raises(ConfigError, match=f"{given}: .* needs {missing}, too"):
         load(None, {}, {given: str(SERVER)})
+
+
+@pytest.mark.parametrize(("mode", "warnings"), [(0o640, 0), (0o644, 1)])
+def test_a_key_that_everybody_can_read_is_told_of(mode: int, warnings: int, tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    key.write_bytes(SERVER.read_bytes())
+    key.chmod(mode)
+    found = load(None, {}, {"tls_cert": str(key), "tls_key": str(key)}).warnings
+    assert [str(each) for each in found].count(
+        f"everybody on this host can read the key in {key}: chmod o-r {key}"
+    ) == warnings
+
+
+def test_the_doctor_says_whether_the_files_can_be_used() -> None:
+    good = load(None, {}, {"tls_cert": str(SERVER), "tls_key": str(SERVER)}).settings
+    assert doctor._certificate(good).level == "good"
+    found = doctor._certificate(good.model_copy(update={"tls_key": str(CERTIFICATES / "client.pem")}))
+    assert found.level == "bad"
+    assert "the key does not belong to the certificate" in found.found
 
 
 def test_a_stamp_tells_each_change_of_a_file(tmp_path: Path) -> None:
