@@ -467,6 +467,8 @@ def test_hosts_reach_each_other_over_tls(redis: RedisServer, tmp_path: Path) -> 
             forwarded.sendall(frame(content))
             assert read_exactly(forwarded, 10) == b"\x82\x7f" + MIB.to_bytes(8)
             assert read_exactly(forwarded, MIB) == content
+            os.kill(first.grid.ask("status")["forwarder"]["pid"], signal.SIGKILL)
+            assert goes_on(forwarded)
             assert first.grid.command("upgrade", "--force").returncode == 0  # which replaces the way out, too
             assert goes_on(forwarded)
             there = next(name for name, where in live.items() if where == second.name)
