@@ -94,7 +94,7 @@ elseif is_lifetime_wrong then
   redis.call('HSET', KEYS[2], field, most)
 end
 if is_wrong or is_lifetime_wrong then note_repair(prefix) end
-local came_back = index_functions().index(prefix, KEYS[1], KEYS[2], field, {own = true})
+local came_back = index(prefix, KEYS[1], KEYS[2], field, {own = true})
 
 -- The worker may be eligible again if a slot was given back or a counter was too high, if the worker was stale, or had
 -- another status, or if the index did not know that it is.

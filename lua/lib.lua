@@ -26,7 +26,7 @@ end
 
 -- Brings the index up to date with a worker of which a script has changed something.
 local function note_change(prefix, field)
-  index_functions().index(prefix, prefix .. 'cluster:active_connections', prefix .. 'cluster:lifetime_connections', field, {})
+  index(prefix, prefix .. 'cluster:active_connections', prefix .. 'cluster:lifetime_connections', field, {})
 end
 
 -- Counts that a counter was wrong.

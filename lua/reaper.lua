@@ -14,7 +14,7 @@
 --       leases:live:{type}:{id} and sessions:leased:{type}:{id} of each reaped worker, worker:cmd:{type}:{id} of the one that
 --       is named; its live sessions: session:{id} failed with the reason, sessions:outcomes, sessions:ends, sessions:of:{…};
 --       its leases: lease:{id}, leases:outcomes, sessions:of:{…}; publishes slots:{pool} if a client waits for one of their
---       caps; sessions:index and leases:index lose vanished records; cluster:index:… (see below) of all workers.
+--       caps; sessions:index and leases:index lose vanished records; what cluster:index:… has of each reaped worker.
 --
 -- A worker has a counter, or a hash worker:{type}:{id} with a heartbeat or an endpoint. It is stale when its last heartbeat
 -- is older than the threshold, or its key or heartbeat is missing. A call scans at most about 100,000 keys of the database
@@ -34,19 +34,6 @@ local function whole(value)
   if number and number > -2^53 and number < 2^53 then return math.floor(number) end
 end
 
--- Adds to a counter; a value that is no number, or below 0, counts as 0.
-local function add(hash, field, by)
-  redis.call('HSET', hash, field, math.max(0, whole(redis.call('HGET', hash, field)) or 0) + by)
-end
-
--- Takes 1 from a counter that is above 0; does not make a missing one.
-local function take_one(hash, field)
-  if (whole(redis.call('HGET', hash, field)) or 0) > 0 then add(hash, field, -1) end
-end
-
--- The kinds of what takes a slot (HeldAs in pwgrid/common/session_lifecycle.py).
-local KINDS = {'session', 'lease'}
-
 -- Names what has this kind and id: its record's key, behind the prefix, and its name in sessions:of:{…}.
 local function name_of(kind, id)
   return kind .. ':' .. id
@@ -55,6 +42,18 @@ end
 -- The prefix of the keys that are for all of a kind, sessions:… or leases:…: live sets, index and totals.
 local function all_of(prefix, kind)
   return prefix .. kind .. 's:'
+end
+-- [end: both]
+
+-- [shared: changes]
+-- Adds to a counter; a value that is no number, or below 0, counts as 0.
+local function add(hash, field, by)
+  redis.call('HSET', hash, field, math.max(0, whole(redis.call('HGET', hash, field)) or 0) + by)
+end
+
+-- Takes 1 from a counter that is above 0; does not make a missing one.
+local function take_one(hash, field)
+  if (whole(redis.call('HGET', hash, field)) or 0) > 0 then add(hash, field, -1) end
 end
 
 -- Tells the proxies that a slot in this pool may have come free, if a selection found none since the last time. Clients that
@@ -73,201 +72,45 @@ local function leave_caps(prefix, name, caps, pool)
   tell(prefix, pool)
 end
 
--- The index: all that has a counter, sorted, so that a selection reads only what it needs. It is a cache: whatever is deleted
--- of it is made again. A worker is meant by its field of the counters, "{type}:{id}"; a part of the index is
--- "{type}:{major.minor, or nothing}:{pool}", with "@{host}" behind it for workers that have one.
---   cluster:index:part:{part}    zset, worker that serves → its place
---   cluster:index:spares         hash, spare → its pool
---   cluster:index:parts          hash, part → the concurrent limit of its last selection; "size" → how many workers are known;
---                                "until" → when the first of them has to be read again, Unix seconds
---   cluster:index:known          zset, worker → until when it is believed; one that is not believed at all → UNBELIEVED + now
---   cluster:index:part_of        hash, worker → its part
---   cluster:index:foreign        set of workers that neither register.lua nor heartbeat.lua has written
--- Who may be chosen has the place active - lifetime * STEP: they stand in the order of the choice. Behind them are those at
--- the concurrent limit of the last selection (FULL), and those without a free slot, an endpoint or a TTL (BUSY).
-local STEP, FULL, BUSY, BEFORE_FULL = 2 ^ 20, 2 ^ 52, 2 ^ 52 + 1, '(4503599627370496'
-local BELIEVED_S, BELIEVED_AGAIN_S = 10, 5 -- longer than two heartbeats; so long if no heartbeat.lua has told of it
-local UNBELIEVED = -2 ^ 40
-
--- What a selection has to know of a worker's hash.
-local function read_hash(prefix, field)
-  local has = redis.call('HMGET', prefix .. 'worker:' .. field,
-    'status', 'lastHeartbeat', 'slots', 'playwrightVersion', 'wsEndpoint', 'pool', 'host')
-  return {
-    status = has[1], beat = whole(has[2]), slots = whole(has[3]), version = has[4] and string.match(has[4], '^%d+%.%d+') or '',
-    endpoint = has[5], pool = has[6] or string.match(field, '^[^:]*'), host = (string.gsub(has[7] or '', '@', '')),
-  }
+local function leave_part(at, part, field)
+  local key = at .. 'part:' .. part
+  local was_last = redis.call('ZREM', key, field) == 1 and redis.call('EXISTS', key) == 0
+  if was_last then redis.call('HDEL', at .. 'parts', part) end
 end
 
--- The part of the index to which a worker belongs. A pool that another program has named may have an @, too.
-local function part_of(field, worker)
-  local part = string.match(field, '^[^:]*') .. ':' .. worker.version .. ':' .. worker.pool
-  local is_told = worker.host ~= '' or string.find(worker.pool, '@', 1, true)
-  return is_told and part .. '@' .. worker.host or part
+-- Takes a worker out of its part, `was`, or out of all if that is not known.
+local function leave_parts(at, field, was)
+  for _, part in ipairs(was and {was} or redis.call('HKEYS', at .. 'parts')) do
+    if string.find(part, ':', 1, true) then leave_part(at, part, field) end
+  end
 end
 
--- A counter's value; what is no number counts as 0. The second result is whether there is one.
-local function counter(hash, field)
-  local value = redis.call('HGET', hash, field)
-  return whole(value) or 0, value ~= false
+-- Notes that `change` more workers are known, and that the next selection has to see until when each is believed. A size
+-- that cannot be tells that a key of the index was deleted.
+local function note_size(at, change)
+  local known = redis.call('ZCARD', at .. 'known')
+  local is_whole = (tonumber(redis.call('HGET', at .. 'parts', 'size') or 0)) + change == known
+  if is_whole and known == 0 then
+    redis.call('DEL', at .. 'parts')
+  else
+    redis.call('HSET', at .. 'parts', 'size', is_whole and known or -1, 'until', 0)
+  end
 end
 
--- Whether a worker's heartbeat is good; `stale_before` is the oldest that is, or nil if that is not known.
-local function beats(worker, stale_before)
-  return worker.beat and worker.beat >= (stale_before or worker.beat)
-end
-
--- Whether a worker serves and is complete.
-local function is_choosable(prefix, field, worker, stale_before)
-  return worker.status == 'available' and beats(worker, stale_before) and worker.endpoint
-    and redis.call('PTTL', prefix .. 'worker:' .. field) >= 0
-end
-
--- The place of a worker that serves and is complete. `most` is the concurrent limit, or nil if it is not known. One with
--- counters that cannot be is left to its heartbeat, which repairs them.
-local function place_by_load(active, lifetime, slots, most)
-  if (slots and active >= slots) or math.abs(active) >= STEP / 2 or math.abs(lifetime) >= 2 ^ 31 then return BUSY end
-  if most and active >= most then return FULL end
-  return active - lifetime * STEP
-end
-
--- The functions that change the index. They are made where they are needed: that takes time, and most selections need none.
-local function index_functions()
-  local function leave_part(at, part, field)
-    local key = at .. 'part:' .. part
-    local was_last = redis.call('ZREM', key, field) == 1 and redis.call('EXISTS', key) == 0
-    if was_last then redis.call('HDEL', at .. 'parts', part) end
-  end
-
-  -- Takes a worker out of its part, `was`, or out of all if that is not known.
-  local function leave_parts(at, field, was)
-    for _, part in ipairs(was and {was} or redis.call('HKEYS', at .. 'parts')) do
-      if string.find(part, ':', 1, true) then leave_part(at, part, field) end
-    end
-  end
-
-  -- Notes that `change` more workers are known, and that the next selection has to see until when each is believed. A size
-  -- that cannot be tells that a key of the index was deleted.
-  local function note_size(at, change)
-    local known = redis.call('ZCARD', at .. 'known')
-    local is_whole = (tonumber(redis.call('HGET', at .. 'parts', 'size') or 0)) + change == known
-    if is_whole and known == 0 then
-      redis.call('DEL', at .. 'parts')
-    else
-      redis.call('HSET', at .. 'parts', 'size', is_whole and known or -1, 'until', 0)
-    end
-  end
-
-  local function forget(prefix, field)
-    local at = prefix .. 'cluster:index:'
-    leave_parts(at, field, redis.call('HGET', at .. 'part_of', field))
-    redis.call('HDEL', at .. 'part_of', field)
-    redis.call('HDEL', at .. 'spares', field)
-    redis.call('SREM', at .. 'foreign', field)
-    if redis.call('ZREM', at .. 'known', field) == 1 then note_size(at, -1) end
-  end
-
-  -- Until when to believe what was read of a worker: not at all if it is not complete, or stale, since who writes it so may be
-  -- about to change it.
-  local function believed_until(worker, is_odd, by)
-    if is_odd then return UNBELIEVED + (by.now or 0) end
-    local heard = worker.beat + BELIEVED_S
-    if not by.now then return heard end
-    return math.min(math.max(heard, by.now + BELIEVED_AGAIN_S), worker.beat + by.stale_s + 1)
-  end
-
-  -- Brings the index up to date with the hash and the counters of the worker at `field`. Who changes one of them calls it
-  -- afterwards. All of `by` is optional: `own`, the worker itself is heard; `foreign`, no script has told of it; `now` with
-  -- `stale_s`, and `most`, as a selection knows them. Returns whether the worker may be chosen, and could not by the index.
-  local function index(prefix, active_hash, lifetime_hash, field, by)
-    local at, worker = prefix .. 'cluster:index:', read_hash(prefix, field)
-    local active, has_active = counter(active_hash, field)
-    local lifetime, has_lifetime = counter(lifetime_hash, field)
-    if not has_active and not has_lifetime then
-      forget(prefix, field)
-      return false
-    end
-    local part = part_of(field, worker)
-    local key = at .. 'part:' .. part
-    local was, stood = redis.call('HGET', at .. 'part_of', field), redis.call('ZSCORE', key, field)
-    local place, stale_before = nil, by.now and math.floor(by.now) - by.stale_s
-    if is_choosable(prefix, field, worker, stale_before) then
-      place = place_by_load(active, lifetime, worker.slots, by.most)
-    elseif worker.status == 'available' and beats(worker, stale_before) then
-      place = BUSY
-    end
-    if was ~= part then
-      leave_parts(at, field, was)
-      redis.call('HSET', at .. 'part_of', field, part)
-    end
-    if place then
-      redis.call('HSETNX', at .. 'parts', part, '')
-      redis.call('ZADD', key, place, field)
-    else
-      leave_part(at, part, field)
-    end
-    if worker.status == 'spare' then
-      redis.call('HSET', at .. 'spares', field, worker.pool)
-    else
-      redis.call('HDEL', at .. 'spares', field)
-    end
-    local is_full = worker.slots and active >= worker.slots
-    local is_odd = not worker.status or not beats(worker, stale_before) or (place == BUSY and not is_full)
-    local believed, is_new = believed_until(worker, is_odd, by), nil
-    if by.own or by.now then
-      is_new = redis.call('ZADD', at .. 'known', believed, field) == 1
-    else
-      is_new = redis.call('ZADD', at .. 'known', 'NX', believed, field) == 1
-    end
-    if is_new or is_odd then note_size(at, is_new and 1 or 0) end
-    if by.own then
-      redis.call('SREM', at .. 'foreign', field)
-    elseif by.foreign then
-      redis.call('SADD', at .. 'foreign', field)
-    end
-    return place ~= nil and place < FULL and (not stood or tonumber(stood) >= FULL)
-  end
-
-  -- Brings into the index who has a counter and is not in it, and takes out who has none. A counter that only one of the two
-  -- hashes has counts as 0 in the other, and is written there: they have the same fields then.
-  local function reconcile(prefix, active_hash, lifetime_hash, by)
-    local is_known, in_hashes = {}, {}
-    for _, field in ipairs(redis.call('ZRANGE', prefix .. 'cluster:index:known', 0, -1)) do is_known[field] = true end
-    for _, hash in ipairs({active_hash, lifetime_hash}) do
-      for _, field in ipairs(redis.call('HKEYS', hash)) do in_hashes[field] = (in_hashes[field] or 0) + 1 end
-    end
-    for field, count in pairs(in_hashes) do
-      if count == 1 then
-        redis.call('HSETNX', active_hash, field, 0)
-        redis.call('HSETNX', lifetime_hash, field, 0)
-      end
-      if count == 1 or not is_known[field] then
-        index(prefix, active_hash, lifetime_hash, field, {now = by.now, stale_s = by.stale_s, foreign = not is_known[field]})
-      end
-    end
-    for field in pairs(is_known) do
-      if not in_hashes[field] then forget(prefix, field) end
-    end
-    note_size(prefix .. 'cluster:index:', 0)
-  end
-
-  return {index = index, forget = forget, reconcile = reconcile, leave_part = leave_part}
-end
-
--- Brings the index up to date with the worker at `field`, of whose counters 1 was taken.
-local function index_freed(prefix, active_hash, lifetime_hash, field)
+local function forget(prefix, field)
   local at = prefix .. 'cluster:index:'
-  local part = redis.call('HGET', at .. 'part_of', field)
-  local stood = part and redis.call('ZSCORE', at .. 'part:' .. part, field)
-  if stood and tonumber(stood) < BUSY then
-    redis.call('ZADD', at .. 'part:' .. part, place_by_load((counter(active_hash, field)), (counter(lifetime_hash, field))), field)
-  elseif stood or not part then
-    index_functions().index(prefix, active_hash, lifetime_hash, field, {})
-  end
+  leave_parts(at, field, redis.call('HGET', at .. 'part_of', field))
+  redis.call('HDEL', at .. 'part_of', field)
+  redis.call('HDEL', at .. 'spares', field)
+  redis.call('SREM', at .. 'foreign', field)
+  if redis.call('ZREM', at .. 'known', field) == 1 then note_size(at, -1) end
 end
--- [end: both]
+-- [end: changes]
 
 -- [shared: ends]
+-- The kinds of what takes a slot (HeldAs in pwgrid/common/session_lifecycle.py).
+local KINDS = {'session', 'lease'}
+
 local LENGTH_BOUNDS_S = {1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400}
 
 -- Counts an end by browser type, pool, status and kind of its reason; and the session's length in seconds, unless it is
@@ -399,15 +242,6 @@ local function look_for_hashes(found)
   end
 end
 
-local change = index_functions()
-
--- Reads all workers again that have counters.
-local function check_index()
-  local by = {now = tonumber(now), stale_s = tonumber(ARGV[2])}
-  change.reconcile(prefix, active_hash, lifetime_hash, by)
-  for _, field in ipairs(redis.call('HKEYS', active_hash)) do change.index(prefix, active_hash, lifetime_hash, field, by) end
-end
-
 local fields = {}
 if only then
   fields[only] = true
@@ -430,14 +264,13 @@ for field in pairs(fields) do
   end
   local known = redis.call('DEL', prefix .. 'worker:' .. field)
   known = known + redis.call('HDEL', active_hash, field) + redis.call('HDEL', lifetime_hash, field)
-  change.forget(prefix, field)
+  forget(prefix, field)
   if known > 0 or #live > 0 then reaped[#reaped + 1] = {field, failed.session, failed.lease} end
 end
 
 if only then
   redis.call('DEL', prefix .. 'worker:cmd:' .. only)
 else
-  check_index()
   for _, kind in ipairs(KINDS) do
     local all = all_of(prefix, kind) .. 'index'
     for _, id in ipairs(redis.call('ZRANGE', all, 0, 999)) do

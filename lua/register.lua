@@ -32,7 +32,7 @@ local active = slots_taken(prefix, field) + (whole(outside[1]) or 0)
 local lifetime = math.max(tonumber(ARGV[4]), whole(redis.call('HGET', KEYS[2], field)) or 0)
 redis.call('HSET', KEYS[1], field, active)
 redis.call('HSET', KEYS[2], field, lifetime)
-index_functions().index(prefix, KEYS[1], KEYS[2], field, {own = true})
+index(prefix, KEYS[1], KEYS[2], field, {own = true})
 local pool = pool_of(prefix, field)
 for _, line in ipairs(pool == ARGV[1] and {pool} or {pool, ARGV[1]}) do
   redis.call('DEL', prefix .. 'slots:wanted:' .. line)

@@ -66,19 +66,6 @@ local function whole(value)
   if number and number > -2^53 and number < 2^53 then return math.floor(number) end
 end
 
--- Adds to a counter; a value that is no number, or below 0, counts as 0.
-local function add(hash, field, by)
-  redis.call('HSET', hash, field, math.max(0, whole(redis.call('HGET', hash, field)) or 0) + by)
-end
-
--- Takes 1 from a counter that is above 0; does not make a missing one.
-local function take_one(hash, field)
-  if (whole(redis.call('HGET', hash, field)) or 0) > 0 then add(hash, field, -1) end
-end
-
--- The kinds of what takes a slot (HeldAs in pwgrid/common/session_lifecycle.py).
-local KINDS = {'session', 'lease'}
-
 -- Names what has this kind and id: its record's key, behind the prefix, and its name in sessions:of:{…}.
 local function name_of(kind, id)
   return kind .. ':' .. id
@@ -88,21 +75,12 @@ end
 local function all_of(prefix, kind)
   return prefix .. kind .. 's:'
 end
+-- [end: both]
 
--- Tells the proxies that a slot in this pool may have come free, if a selection found none since the last time. Clients that
--- name no pool wait for a browser type instead.
-local function tell(prefix, pool)
-  if redis.call('DEL', prefix .. 'slots:wanted:' .. pool) == 1 then
-    redis.call('PUBLISH', prefix .. 'slots:' .. pool, 'free')
-  end
-end
-
--- A session or lease that has ended, or never began, counts towards its caps no longer. `name` and `caps` are as for
--- join_caps. Who waits for a cap listens to the pools of its sessions; the worker's own pool need not have a free slot now.
-local function leave_caps(prefix, name, caps, pool)
-  if not caps then return end
-  for of in string.gmatch(caps, '[^,]+') do redis.call('SREM', prefix .. 'sessions:of:' .. of, name) end
-  tell(prefix, pool)
+-- [shared: reading]
+-- How much of its worker's lifetime a session or lease takes, by the field "lifetime" of its record, which most do not have.
+local function lifetime_taken(of_record)
+  return of_record == '0' and 0 or 1
 end
 
 -- The index: all that has a counter, sorted, so that a selection reads only what it needs. It is a cache: whatever is deleted
@@ -127,13 +105,14 @@ local function read_hash(prefix, field)
     'status', 'lastHeartbeat', 'slots', 'playwrightVersion', 'wsEndpoint', 'pool', 'host')
   return {
     status = has[1], beat = whole(has[2]), slots = whole(has[3]), version = has[4] and string.match(has[4], '^%d+%.%d+') or '',
-    endpoint = has[5], pool = has[6] or string.match(field, '^[^:]*'), host = (string.gsub(has[7] or '', '@', '')),
+    endpoint = has[5], pool = has[6] or string.match(field, '^[^:]*'), host = has[7] and string.gsub(has[7], '@', '') or '',
   }
 end
 
--- The part of the index to which a worker belongs. A pool that another program has named may have an @, too.
-local function part_of(field, worker)
-  local part = string.match(field, '^[^:]*') .. ':' .. worker.version .. ':' .. worker.pool
+-- The part of the index to which a worker of this browser type belongs. A pool that another program has named may have an
+-- @, too.
+local function part_of(browser_type, worker)
+  local part = browser_type .. ':' .. worker.version .. ':' .. worker.pool
   local is_told = worker.host ~= '' or string.find(worker.pool, '@', 1, true)
   return is_told and part .. '@' .. worker.host or part
 end
@@ -162,128 +141,156 @@ local function place_by_load(active, lifetime, slots, most)
   if most and active >= most then return FULL end
   return active - lifetime * STEP
 end
+-- [end: reading]
 
--- The functions that change the index. They are made where they are needed: that takes time, and most selections need none.
-local function index_functions()
-  local function leave_part(at, part, field)
-    local key = at .. 'part:' .. part
-    local was_last = redis.call('ZREM', key, field) == 1 and redis.call('EXISTS', key) == 0
-    if was_last then redis.call('HDEL', at .. 'parts', part) end
+-- Functions that most selections do not need: to make them takes a tenth of a selection's time. They are not indented, as
+-- other scripts have the same lines at their beginning.
+local function rare_functions()
+-- [shared: changes]
+-- Adds to a counter; a value that is no number, or below 0, counts as 0.
+local function add(hash, field, by)
+  redis.call('HSET', hash, field, math.max(0, whole(redis.call('HGET', hash, field)) or 0) + by)
+end
+
+-- Takes 1 from a counter that is above 0; does not make a missing one.
+local function take_one(hash, field)
+  if (whole(redis.call('HGET', hash, field)) or 0) > 0 then add(hash, field, -1) end
+end
+
+-- Tells the proxies that a slot in this pool may have come free, if a selection found none since the last time. Clients that
+-- name no pool wait for a browser type instead.
+local function tell(prefix, pool)
+  if redis.call('DEL', prefix .. 'slots:wanted:' .. pool) == 1 then
+    redis.call('PUBLISH', prefix .. 'slots:' .. pool, 'free')
   end
+end
 
-  -- Takes a worker out of its part, `was`, or out of all if that is not known.
-  local function leave_parts(at, field, was)
-    for _, part in ipairs(was and {was} or redis.call('HKEYS', at .. 'parts')) do
-      if string.find(part, ':', 1, true) then leave_part(at, part, field) end
-    end
+-- A session or lease that has ended, or never began, counts towards its caps no longer. `name` and `caps` are as for
+-- join_caps. Who waits for a cap listens to the pools of its sessions; the worker's own pool need not have a free slot now.
+local function leave_caps(prefix, name, caps, pool)
+  if not caps then return end
+  for of in string.gmatch(caps, '[^,]+') do redis.call('SREM', prefix .. 'sessions:of:' .. of, name) end
+  tell(prefix, pool)
+end
+
+local function leave_part(at, part, field)
+  local key = at .. 'part:' .. part
+  local was_last = redis.call('ZREM', key, field) == 1 and redis.call('EXISTS', key) == 0
+  if was_last then redis.call('HDEL', at .. 'parts', part) end
+end
+
+-- Takes a worker out of its part, `was`, or out of all if that is not known.
+local function leave_parts(at, field, was)
+  for _, part in ipairs(was and {was} or redis.call('HKEYS', at .. 'parts')) do
+    if string.find(part, ':', 1, true) then leave_part(at, part, field) end
   end
+end
 
-  -- Notes that `change` more workers are known, and that the next selection has to see until when each is believed. A size
-  -- that cannot be tells that a key of the index was deleted.
-  local function note_size(at, change)
-    local known = redis.call('ZCARD', at .. 'known')
-    local is_whole = (tonumber(redis.call('HGET', at .. 'parts', 'size') or 0)) + change == known
-    if is_whole and known == 0 then
-      redis.call('DEL', at .. 'parts')
-    else
-      redis.call('HSET', at .. 'parts', 'size', is_whole and known or -1, 'until', 0)
-    end
+-- Notes that `change` more workers are known, and that the next selection has to see until when each is believed. A size
+-- that cannot be tells that a key of the index was deleted.
+local function note_size(at, change)
+  local known = redis.call('ZCARD', at .. 'known')
+  local is_whole = (tonumber(redis.call('HGET', at .. 'parts', 'size') or 0)) + change == known
+  if is_whole and known == 0 then
+    redis.call('DEL', at .. 'parts')
+  else
+    redis.call('HSET', at .. 'parts', 'size', is_whole and known or -1, 'until', 0)
   end
+end
 
-  local function forget(prefix, field)
-    local at = prefix .. 'cluster:index:'
-    leave_parts(at, field, redis.call('HGET', at .. 'part_of', field))
-    redis.call('HDEL', at .. 'part_of', field)
+local function forget(prefix, field)
+  local at = prefix .. 'cluster:index:'
+  leave_parts(at, field, redis.call('HGET', at .. 'part_of', field))
+  redis.call('HDEL', at .. 'part_of', field)
+  redis.call('HDEL', at .. 'spares', field)
+  redis.call('SREM', at .. 'foreign', field)
+  if redis.call('ZREM', at .. 'known', field) == 1 then note_size(at, -1) end
+end
+-- [end: changes]
+
+-- [shared: selections]
+-- Until when to believe what was read of a worker: not at all if it is not complete, or stale, since who writes it so may be
+-- about to change it.
+local function believed_until(worker, is_odd, by)
+  if is_odd then return UNBELIEVED + (by.now or 0) end
+  local heard = worker.beat + BELIEVED_S
+  if not by.now then return heard end
+  return math.min(math.max(heard, by.now + BELIEVED_AGAIN_S), worker.beat + by.stale_s + 1)
+end
+
+-- Brings the index up to date with the hash and the counters of the worker at `field`. Who changes one of them calls it
+-- afterwards. All of `by` is optional: `own`, the worker itself is heard; `foreign`, no script has told of it; `now` with
+-- `stale_s`, and `most`, as a selection knows them. Returns whether the worker may be chosen, and could not by the index.
+local function index(prefix, active_hash, lifetime_hash, field, by)
+  local at, worker = prefix .. 'cluster:index:', read_hash(prefix, field)
+  local active, has_active = counter(active_hash, field)
+  local lifetime, has_lifetime = counter(lifetime_hash, field)
+  if not has_active and not has_lifetime then
+    forget(prefix, field)
+    return false
+  end
+  local part = part_of(string.match(field, '^[^:]*'), worker)
+  local key = at .. 'part:' .. part
+  local was, stood = redis.call('HGET', at .. 'part_of', field), redis.call('ZSCORE', key, field)
+  local place, stale_before = nil, by.now and math.floor(by.now) - by.stale_s
+  if is_choosable(prefix, field, worker, stale_before) then
+    place = place_by_load(active, lifetime, worker.slots, by.most)
+  elseif worker.status == 'available' and beats(worker, stale_before) then
+    place = BUSY
+  end
+  if was ~= part then
+    leave_parts(at, field, was)
+    redis.call('HSET', at .. 'part_of', field, part)
+  end
+  if place then
+    redis.call('HSETNX', at .. 'parts', part, '')
+    redis.call('ZADD', key, place, field)
+  else
+    leave_part(at, part, field)
+  end
+  if worker.status == 'spare' then
+    redis.call('HSET', at .. 'spares', field, worker.pool)
+  else
     redis.call('HDEL', at .. 'spares', field)
+  end
+  local is_full = worker.slots and active >= worker.slots
+  local is_odd = not worker.status or not beats(worker, stale_before) or (place == BUSY and not is_full)
+  local believed, is_new = believed_until(worker, is_odd, by), nil
+  if by.own or by.now then
+    is_new = redis.call('ZADD', at .. 'known', believed, field) == 1
+  else
+    is_new = redis.call('ZADD', at .. 'known', 'NX', believed, field) == 1
+  end
+  if is_new or is_odd then note_size(at, is_new and 1 or 0) end
+  if by.own then
     redis.call('SREM', at .. 'foreign', field)
-    if redis.call('ZREM', at .. 'known', field) == 1 then note_size(at, -1) end
+  elseif by.foreign then
+    redis.call('SADD', at .. 'foreign', field)
   end
+  return place ~= nil and place < FULL and (not stood or tonumber(stood) >= FULL)
+end
 
-  -- Until when to believe what was read of a worker: not at all if it is not complete, or stale, since who writes it so may be
-  -- about to change it.
-  local function believed_until(worker, is_odd, by)
-    if is_odd then return UNBELIEVED + (by.now or 0) end
-    local heard = worker.beat + BELIEVED_S
-    if not by.now then return heard end
-    return math.min(math.max(heard, by.now + BELIEVED_AGAIN_S), worker.beat + by.stale_s + 1)
+-- Brings into the index who has a counter and is not in it, and takes out who has none. A counter that only one of the two
+-- hashes has counts as 0 in the other, and is written there: they have the same fields then.
+local function reconcile(prefix, active_hash, lifetime_hash, by)
+  local is_known, in_hashes = {}, {}
+  for _, field in ipairs(redis.call('ZRANGE', prefix .. 'cluster:index:known', 0, -1)) do is_known[field] = true end
+  for _, hash in ipairs({active_hash, lifetime_hash}) do
+    for _, field in ipairs(redis.call('HKEYS', hash)) do in_hashes[field] = (in_hashes[field] or 0) + 1 end
   end
-
-  -- Brings the index up to date with the hash and the counters of the worker at `field`. Who changes one of them calls it
-  -- afterwards. All of `by` is optional: `own`, the worker itself is heard; `foreign`, no script has told of it; `now` with
-  -- `stale_s`, and `most`, as a selection knows them. Returns whether the worker may be chosen, and could not by the index.
-  local function index(prefix, active_hash, lifetime_hash, field, by)
-    local at, worker = prefix .. 'cluster:index:', read_hash(prefix, field)
-    local active, has_active = counter(active_hash, field)
-    local lifetime, has_lifetime = counter(lifetime_hash, field)
-    if not has_active and not has_lifetime then
-      forget(prefix, field)
-      return false
+  for field, count in pairs(in_hashes) do
+    if count == 1 then
+      redis.call('HSETNX', active_hash, field, 0)
+      redis.call('HSETNX', lifetime_hash, field, 0)
     end
-    local part = part_of(field, worker)
-    local key = at .. 'part:' .. part
-    local was, stood = redis.call('HGET', at .. 'part_of', field), redis.call('ZSCORE', key, field)
-    local place, stale_before = nil, by.now and math.floor(by.now) - by.stale_s
-    if is_choosable(prefix, field, worker, stale_before) then
-      place = place_by_load(active, lifetime, worker.slots, by.most)
-    elseif worker.status == 'available' and beats(worker, stale_before) then
-      place = BUSY
+    if count == 1 or not is_known[field] then
+      index(prefix, active_hash, lifetime_hash, field, {now = by.now, stale_s = by.stale_s, foreign = not is_known[field]})
     end
-    if was ~= part then
-      leave_parts(at, field, was)
-      redis.call('HSET', at .. 'part_of', field, part)
-    end
-    if place then
-      redis.call('HSETNX', at .. 'parts', part, '')
-      redis.call('ZADD', key, place, field)
-    else
-      leave_part(at, part, field)
-    end
-    if worker.status == 'spare' then
-      redis.call('HSET', at .. 'spares', field, worker.pool)
-    else
-      redis.call('HDEL', at .. 'spares', field)
-    end
-    local is_full = worker.slots and active >= worker.slots
-    local is_odd = not worker.status or not beats(worker, stale_before) or (place == BUSY and not is_full)
-    local believed, is_new = believed_until(worker, is_odd, by), nil
-    if by.own or by.now then
-      is_new = redis.call('ZADD', at .. 'known', believed, field) == 1
-    else
-      is_new = redis.call('ZADD', at .. 'known', 'NX', believed, field) == 1
-    end
-    if is_new or is_odd then note_size(at, is_new and 1 or 0) end
-    if by.own then
-      redis.call('SREM', at .. 'foreign', field)
-    elseif by.foreign then
-      redis.call('SADD', at .. 'foreign', field)
-    end
-    return place ~= nil and place < FULL and (not stood or tonumber(stood) >= FULL)
   end
-
-  -- Brings into the index who has a counter and is not in it, and takes out who has none. A counter that only one of the two
-  -- hashes has counts as 0 in the other, and is written there: they have the same fields then.
-  local function reconcile(prefix, active_hash, lifetime_hash, by)
-    local is_known, in_hashes = {}, {}
-    for _, field in ipairs(redis.call('ZRANGE', prefix .. 'cluster:index:known', 0, -1)) do is_known[field] = true end
-    for _, hash in ipairs({active_hash, lifetime_hash}) do
-      for _, field in ipairs(redis.call('HKEYS', hash)) do in_hashes[field] = (in_hashes[field] or 0) + 1 end
-    end
-    for field, count in pairs(in_hashes) do
-      if count == 1 then
-        redis.call('HSETNX', active_hash, field, 0)
-        redis.call('HSETNX', lifetime_hash, field, 0)
-      end
-      if count == 1 or not is_known[field] then
-        index(prefix, active_hash, lifetime_hash, field, {now = by.now, stale_s = by.stale_s, foreign = not is_known[field]})
-      end
-    end
-    for field in pairs(is_known) do
-      if not in_hashes[field] then forget(prefix, field) end
-    end
-    note_size(prefix .. 'cluster:index:', 0)
+  for field in pairs(is_known) do
+    if not in_hashes[field] then forget(prefix, field) end
   end
-
-  return {index = index, forget = forget, reconcile = reconcile, leave_part = leave_part}
+  note_size(prefix .. 'cluster:index:', 0)
 end
 
 -- Brings the index up to date with the worker at `field`, of whose counters 1 was taken.
@@ -294,12 +301,10 @@ local function index_freed(prefix, active_hash, lifetime_hash, field)
   if stood and tonumber(stood) < BUSY then
     redis.call('ZADD', at .. 'part:' .. part, place_by_load((counter(active_hash, field)), (counter(lifetime_hash, field))), field)
   elseif stood or not part then
-    index_functions().index(prefix, active_hash, lifetime_hash, field, {})
+    index(prefix, active_hash, lifetime_hash, field, {})
   end
 end
--- [end: both]
 
--- [shared: selections]
 -- The pool of the worker at `field` ("type:id"): that in its hash, or else its browser type.
 local function pool_of(prefix, field)
   return redis.call('HGET', prefix .. 'worker:' .. field, 'pool') or string.match(field, '^[^:]*')
@@ -323,11 +328,6 @@ local function take_back(prefix, lifetime_hash, field)
 end
 
 local CAP_KEPT_MS = '2592000000' -- 30 days, longer than any session: after so long without a new member none of them is live
-
--- How much of its worker's lifetime a session or lease takes, by the field "lifetime" of its record, which most do not have.
-local function lifetime_taken(of_record)
-  return of_record == '0' and 0 or 1
-end
 
 -- Counts a session or lease, by its name_of, towards its caps: `caps` is the field of its record, comma-separated, or nil.
 local function join_caps(prefix, name, caps)
@@ -363,16 +363,23 @@ local function roll_back(prefix, active_hash, lifetime_hash, kind, id)
 end
 -- [end: selections]
 
-local active_hash, lifetime_hash = KEYS[1], KEYS[2]
+return {add = add, index = index, join_caps = join_caps, leave_part = leave_part, reconcile = reconcile, roll_back = roll_back,
+  wake = wake}
+end
+
+local call, active_hash, lifetime_hash = redis.call, KEYS[1], KEYS[2]
 local browser_type, max_active, max_lifetime, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
-local function milliseconds(seconds)
-  return string.format('%.0f', seconds * 1000)
+-- Redis takes three times as long for a number among a command's arguments as for a text.
+local function as_text(number)
+  return string.format('%.0f', number)
 end
 
 local stale_s, prefix, id, kind = tonumber(given(5, 30)), given(6, ''), given(7), given(17, 'session')
 local only, wanted_version = given(12), string.match(given(11, ''), '^%d+%.%d+')
 local wanted_pool = given(16)
+local name = id and name_of(kind, id)
+local record = id and prefix .. name
 local excluded, excluded_count = {}, 0
 if given(10) then
   for worker_id in string.gmatch(ARGV[10], '[^,]+') do
@@ -380,62 +387,61 @@ if given(10) then
   end
 end
 
-if id and redis.call('EXISTS', prefix .. name_of(kind, id)) == 1 then
-  local was = redis.call('HMGET', prefix .. name_of(kind, id), 'status', 'browserType', 'workerId')
+if id and call('EXISTS', record) == 1 then
+  local was = call('HMGET', record, 'status', 'browserType', 'workerId')
   if was[1] == 'pending' and not excluded[was[3]] then
-    local endpoint = redis.call('HGET', prefix .. 'worker:' .. was[2] .. ':' .. was[3], 'wsEndpoint')
+    local endpoint = call('HGET', prefix .. 'worker:' .. was[2] .. ':' .. was[3], 'wsEndpoint')
     if endpoint then return endpoint end
   end
-  if was[1] and not roll_back(prefix, active_hash, lifetime_hash, kind, id) then return false end
+  if was[1] and not rare_functions().roll_back(prefix, active_hash, lifetime_hash, kind, id) then return false end
 end
 
 local fields, caps, most_of, lived = {}, {}, {}, 1
 local preferred_host, avoided = nil, {}
 for i = 18, #ARGV, 2 do
-  local of = string.match(ARGV[i], '^max:(.+)$')
-  if ARGV[i] == 'lifetime' then lived = lifetime_taken(ARGV[i + 1]) end
-  if of then
-    caps[#caps + 1], most_of[of] = of, tonumber(ARGV[i + 1])
-  elseif ARGV[i] == 'prefer:host' then
-    preferred_host = ARGV[i + 1]
-  elseif ARGV[i] == 'avoid:hosts' then
-    for host in string.gmatch(ARGV[i + 1], '[^,]+') do avoided[host] = true end
+  local field, value = ARGV[i], ARGV[i + 1]
+  if field == 'prefer:host' then
+    preferred_host = value
+  elseif field == 'avoid:hosts' then
+    for host in string.gmatch(value, '[^,]+') do avoided[host] = true end
+  elseif string.find(field, '^max:.') then
+    local of = string.sub(field, #'max:' + 1)
+    caps[#caps + 1], most_of[of] = of, tonumber(value)
   else
-    fields[#fields + 1] = ARGV[i]
-    fields[#fields + 1] = ARGV[i + 1]
+    if field == 'lifetime' then lived = lifetime_taken(value) end
+    fields[#fields + 1], fields[#fields + 2] = field, value
   end
 end
-if #caps > 0 then
-  fields[#fields + 1] = 'caps'
-  fields[#fields + 1] = table.concat(caps, ',')
-end
+if #caps > 0 then fields[#fields + 1], fields[#fields + 2] = 'caps', table.concat(caps, ',') end
 
--- Whether a cap leaves no room. Those whose record has run out, or does not name its caps, may have ended and be in the set
--- until it looks full.
-local function is_full(of)
-  local members, most = prefix .. 'sessions:of:' .. of, most_of[of]
-  if redis.call('SCARD', members) < most then return false end
-  local live, pools = 0, {}
-  for _, name in ipairs(redis.call('SMEMBERS', members)) do
-    local was = redis.call('HMGET', prefix .. name, 'status', 'pool', 'browserType')
-    if was[1] == 'pending' or was[1] == 'running' then
-      live = live + 1
-      pools[was[2] or was[3]] = true
-    else
-      redis.call('SREM', members, name)
+if id and #caps > 0 then
+  -- Whether a cap leaves no room. Those whose record has run out, or does not name its caps, may have ended and be in the set
+  -- until it looks full.
+  local function is_full(of)
+    local members, most = prefix .. 'sessions:of:' .. of, most_of[of]
+    if call('SCARD', members) < most then return false end
+    local live, pools = 0, {}
+    for _, member in ipairs(call('SMEMBERS', members)) do
+      local was = call('HMGET', prefix .. member, 'status', 'pool', 'browserType')
+      if was[1] == 'pending' or was[1] == 'running' then
+        live = live + 1
+        pools[was[2] or was[3]] = true
+      else
+        call('SREM', members, member)
+      end
     end
+    if live < most then return false end
+    for pool in pairs(pools) do call('SET', prefix .. 'slots:wanted:' .. pool, 1) end
+    return true
   end
-  if live < most then return false end
-  for pool in pairs(pools) do redis.call('SET', prefix .. 'slots:wanted:' .. pool, 1) end
-  return true
-end
 
-for _, of in ipairs(id and caps or {}) do
-  if is_full(of) then return false end
+  for _, of in ipairs(caps) do
+    if is_full(of) then return false end
+  end
 end
 
 -- From here on it is the hot path: few calls, and none for each worker.
-local call, at, type_prefix = redis.call, prefix .. 'cluster:index:', browser_type .. ':'
+local at, type_prefix = prefix .. 'cluster:index:', browser_type .. ':'
 local stale_before = math.floor(now) - stale_s
 
 -- The first in these parts, by their keys, of those that may be chosen, are not excluded and have a lifetime below `limit`:
@@ -443,11 +449,15 @@ local stale_before = math.floor(now) - stale_s
 local function first_below(limit, keys)
   local least, best, best_place, best_key = (0.5 - math.ceil(limit)) * STEP, nil, nil, nil
   for i = 1, #keys do
-    local found = call('ZRANGEBYSCORE', keys[i], least, BEFORE_FULL, 'WITHSCORES', 'LIMIT', 0, excluded_count + 1)
+    -- Hardly any has a lifetime that is used up, so the first of all is tried before a search by place, which takes twice as long.
+    local found = limit == max_lifetime and call('ZRANGE', keys[i], '0', excluded_count, 'WITHSCORES')
+    if not found or (found[1] and tonumber(found[2]) < least) then
+      found = call('ZRANGEBYSCORE', keys[i], as_text(least), BEFORE_FULL, 'WITHSCORES', 'LIMIT', '0', excluded_count + 1)
+    end
     for j = 1, #found, 2 do
-      local field = found[j]
+      local field, place = found[j], tonumber(found[j + 1])
+      if place >= FULL then break end
       if excluded_count == 0 or not excluded[string.sub(field, #type_prefix + 1)] then
-        local place = tonumber(found[j + 1])
         if not best or place < best_place or (place == best_place and field < best) then
           best, best_place, best_key = field, place, keys[i]
         end
@@ -458,10 +468,18 @@ local function first_below(limit, keys)
   return best, best_place, best_key
 end
 
--- Whether a worker's pool, version and host are those that are asked for.
-local function is_wanted(worker)
-  return (not wanted_pool or worker.pool == wanted_pool)
-    and (not wanted_version or worker.version == '' or worker.version == wanted_version) and not avoided[worker.host]
+-- The first below the border, or of all: field, place, key of the part. The border decides nothing where only one serves.
+local function first_of(keys, border)
+  local field, place, key
+  if border then field, place, key = first_below(border, keys) end
+  if field then return field, place, key end
+  return first_below(max_lifetime, keys)
+end
+
+-- Whether what is known of a worker, or of all in a part of the index, is what was asked for.
+local function is_wanted(version, pool, host)
+  return (not wanted_pool or pool == wanted_pool) and (not wanted_version or version == '' or version == wanted_version)
+    and not avoided[host]
 end
 
 -- The type, version, pool and host in the name of a part; nil for what is none.
@@ -496,7 +514,7 @@ local function take(field, active, lifetime, count)
     return nil
   end
   if count_up(lifetime_hash, field, lifetime, lived) then return true end
-  add(active_hash, field, -1)
+  rare_functions().add(active_hash, field, -1)
   return false
 end
 
@@ -525,7 +543,7 @@ repeat
         elseif value ~= ARGV[2] then
           amiss = amiss or 'limit'
         end
-        if (not wanted_version or version == '' or version == wanted_version) and not avoided[host] then
+        if is_wanted(version, pool, host) then
           usable[#usable + 1] = part_key
           if host == preferred_host then own[#own + 1] = part_key end
         end
@@ -540,22 +558,19 @@ repeat
     worker, key = read_hash(prefix, field), at .. 'part:' .. (part or '')
     active, has_active = counter(active_hash, field)
     lifetime, has_lifetime = counter(lifetime_hash, field)
-    if not excluded[only] and (has_active or has_lifetime) and lifetime < max_lifetime and is_wanted(worker)
-      and is_choosable(prefix, field, worker, stale_before)
+    if not excluded[only] and (has_active or has_lifetime) and lifetime < max_lifetime
+      and is_wanted(worker.version, worker.pool, worker.host) and is_choosable(prefix, field, worker, stale_before)
       and place_by_load(active, lifetime, worker.slots, max_active) < FULL and take(field, active, lifetime, count) then
       chosen = field
     end
   elseif not amiss and serving > 0 then
-    local border = max_lifetime - math.max(1, math.floor(max_lifetime / serving))
-    for _, keys in ipairs(#own > 0 and #own < #usable and {own, usable} or {usable}) do
-      -- The border decides nothing where only one serves.
-      if serving > 1 and not field then field, place, key = first_below(border, keys) end
-      if not field then field, place, key = first_below(max_lifetime, keys) end
-    end
+    local border = serving > 1 and max_lifetime - math.max(1, math.floor(max_lifetime / serving))
+    if #own > 0 and #own < #usable then field, place, key = first_of(own, border) end
+    if not field then field, place, key = first_of(usable, border) end
     if field then
       worker, lifetime = read_hash(prefix, field), -math.floor(place / STEP + 0.5)
       active = place + lifetime * STEP
-      local taken = is_wanted(worker) and at .. 'part:' .. part_of(field, worker) == key
+      local taken = at .. 'part:' .. part_of(browser_type, worker) == key
         and is_choosable(prefix, field, worker, stale_before)
         and place_by_load(active, lifetime, worker.slots, max_active) == place and take(field, active, lifetime, count)
       if taken then
@@ -568,7 +583,7 @@ repeat
 
   if not chosen and not amiss and not only and not has_searched then amiss = 'none' end
   if amiss then
-    local change = index_functions()
+    local change = rare_functions()
     local as_now = {now = now, stale_s = stale_s}
     local of_scope = {now = now, stale_s = stale_s, most = max_active} -- for parts whose limit is this one
     local function make_anew()
@@ -626,17 +641,18 @@ local endpoint, pool = worker.endpoint, worker.pool
 
 local lease_until = string.format('%.3f', now + tonumber(given(8, 10)))
 active, lifetime = active + 1, lifetime + lived
-call('ZADD', key, 'XX', place_by_load(active, lifetime, worker.slots, max_active), chosen)
+call('ZADD', key, 'XX', as_text(place_by_load(active, lifetime, worker.slots, max_active)), chosen)
 if not id then
+  local add = rare_functions().add
   add(prefix .. 'worker:' .. chosen, 'outside', 1)
   add(prefix .. 'worker:' .. chosen, 'outsideLifetime', lived)
 end
 if lifetime >= max_lifetime then
   local command = prefix .. 'worker:cmd:' .. chosen
-  if redis.call('SET', command, 'shutdown', 'NX', 'PX', milliseconds(tonumber(given(15, 60)))) then
-    redis.call('HSET', prefix .. 'worker:' .. chosen, 'usedUp', lease_until) -- else there is an operator's command, which stays
+  if call('SET', command, 'shutdown', 'NX', 'PX', as_text(given(15, 60) * 1000)) then
+    call('HSET', prefix .. 'worker:' .. chosen, 'usedUp', lease_until) -- else there is an operator's command, which stays
   end
-  redis.call('PUBLISH', command, 'shutdown')
+  call('PUBLISH', command, 'shutdown')
   local spare
   local spares = call('HGETALL', at .. 'spares')
   for i = 1, #spares, 2 do
@@ -648,30 +664,25 @@ if lifetime >= max_lifetime then
     end
   end
   if spare then
-    redis.call('HSET', prefix .. 'worker:' .. spare, 'status', 'available')
-    index_functions().index(prefix, active_hash, lifetime_hash, spare, {now = now, stale_s = stale_s})
-    redis.call('HSET', prefix .. 'worker:' .. chosen, 'replacement', string.sub(spare, #type_prefix + 1))
-    wake(prefix, spare)
+    call('HSET', prefix .. 'worker:' .. spare, 'status', 'available')
+    rare_functions().index(prefix, active_hash, lifetime_hash, spare, {now = now, stale_s = stale_s})
+    call('HSET', prefix .. 'worker:' .. chosen, 'replacement', string.sub(spare, #type_prefix + 1))
+    rare_functions().wake(prefix, spare)
   end
 end
 
 if id then
-  local name, all = name_of(kind, id), all_of(prefix, kind)
-  local record = {
+  if worker.host ~= '' then fields[#fields + 1], fields[#fields + 2] = 'host', worker.host end
+  call('HSET', record,
     'kind', kind, 'browserType', browser_type, 'workerId', string.sub(chosen, #type_prefix + 1), 'status', 'pending',
-    'createdAt', ARGV[4], 'client', given(9, ''), 'pool', pool,
-  }
-  if worker.host ~= '' then
-    record[#record + 1] = 'host'
-    record[#record + 1] = worker.host
-  end
-  for i = 1, #fields do record[#record + 1] = fields[i] end
-  redis.call('HSET', prefix .. name, unpack(record))
-  redis.call('PEXPIRE', prefix .. name, milliseconds(tonumber(given(13, 900))))
-  redis.call('ZADD', all .. 'live:' .. chosen, lease_until, id)
-  redis.call('ZADD', all .. 'index', ARGV[4], id)
-  local surplus = redis.call('ZCARD', all .. 'index') - tonumber(given(14, 10000))
-  if surplus > 0 then redis.call('ZREMRANGEBYRANK', all .. 'index', 0, surplus - 1) end
-  if #caps > 0 then join_caps(prefix, name, table.concat(caps, ',')) end
+    'createdAt', ARGV[4], 'client', given(9, ''), 'pool', pool, unpack(fields))
+  call('PEXPIRE', record, as_text(given(13, 900) * 1000))
+  local all = all_of(prefix, kind)
+  local newest = all .. 'index'
+  call('ZADD', all .. 'live:' .. chosen, lease_until, id)
+  call('ZADD', newest, ARGV[4], id)
+  local surplus = call('ZCARD', newest) - given(14, 10000)
+  if surplus > 0 then call('ZREMRANGEBYRANK', newest, 0, surplus - 1) end
+  if #caps > 0 then rare_functions().join_caps(prefix, name, table.concat(caps, ',')) end
 end
 return endpoint

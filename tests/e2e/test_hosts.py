@@ -7,8 +7,8 @@ import pytest
 from playwright.async_api import Playwright
 
 from tests.conftest import counters_are_exact, need
-from tests.process.test_hosts import TIMES, Host, know_each_other
 from tests.support.grid import WITHOUT_SPARES, eventually_async, running_grid
+from tests.support.hosts import TIMES, Host, know_each_other
 from tests.support.redis import RedisServer
 
 MEBIBYTE = 1 << 20

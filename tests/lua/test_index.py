@@ -347,10 +347,10 @@ def test_nothing_of_it_is_left_of_workers_that_are_gone(grid: LuaGrid) -> None:
     assert grid.client.keys(f"{grid.prefix}cluster:index:*") == []
 
 
-def test_the_reaper_makes_it_right(grid: LuaGrid) -> None:
-    for worker in ("w1", "w2"):
-        grid.register(worker)
-    grid.set_counters("w2", 0, 3)
-    assert grid.select("s1") == "w1"
-    grid.reap()
-    assert grid.select("s2") == "w2"
+def test_the_reaper_takes_out_of_it_who_is_gone(grid: LuaGrid) -> None:
+    filled(grid)
+    by_schema(grid, "w2", lastHeartbeat=str(int(NOW) + 31))
+    assert grid.reap(now=NOW + 31) == 4
+    assert grid.get("ZRANGE", "cluster:index:known", 0, -1) == ["chromium:w2"]
+    assert grid.get("KEYS", "cluster:index:part:*") == [f"{grid.prefix}cluster:index:part:chromium:1.65:chromium"]
+    assert grid.select("s3", now=NOW + 31, only="w2") == "w2"

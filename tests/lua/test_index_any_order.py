@@ -241,7 +241,6 @@ class IndexInAnyOrder(RuleBasedStateMachine):
     @rule()
     def the_reaper_runs(self) -> None:
         self.grid.reap(now=self.now)
-        self.edited.clear()
         self.those_that_are_gone(name for name in self.workers if name not in all_seen(self.grid))
 
     @precondition(lambda self: len(self.workers) > 1)

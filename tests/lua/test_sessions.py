@@ -92,7 +92,14 @@ def test_shared_lines_of_the_scripts_are_the_same() -> None:
             parts.setdefault(name, set()).add(text)
             places.setdefault(name, []).append(path.stem)
     assert all(len(texts) == 1 for texts in parts.values())
-    assert places == {"both": ["reaper", "selector"], "ends": ["reaper"], "selections": ["selector"]}
+    both = ["reaper", "selector"]
+    assert places == {
+        "both": both,
+        "changes": both,
+        "ends": ["reaper"],
+        "reading": ["selector"],
+        "selections": ["selector"],
+    }
 
 
 def test_every_script_opens_with_its_contract() -> None:

@@ -26,7 +26,7 @@ LINES = [
     for line in block.replace("\\\n", "").splitlines()
     if line.startswith("curl ")
 ]
-EXAMPLES = 8
+EXAMPLES = 5
 """For each endpoint."""
 
 

@@ -2,10 +2,13 @@
 loopback network."""
 
 import contextlib
+import random
 import re
 import socket
+import threading
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
@@ -13,100 +16,20 @@ import pytest
 
 from tests.conftest import counters_are_exact
 from tests.support import raw
-from tests.support.grid import WITHOUT_SPARES, Grid, eventually, running_grid
-from tests.support.leases import Answer, request
+from tests.support.grid import eventually
+from tests.support.hosts import (
+    CAP,
+    SLOTS,
+    Host,
+    drain,
+    full,
+    host,
+    hosts_of_sessions,
+    is_lost,
+    know_each_other,
+    raw_name,
+)
 from tests.support.redis import RedisServer
-
-SLOTS = 2
-CHROMIUM = "Both:Chromium:UAT"
-TIMES = {
-    "HEARTBEAT_INTERVAL": "0.5",
-    "REDIS_KEY_TTL": "2",
-    "STALE_THRESHOLD": "3",
-    "SHUTDOWN_COMMAND_TTL": "20",
-    "REAPER_RUN_INTERVAL": "600",
-}
-"""So that a host that is gone is noticed soon."""
-
-
-@dataclass
-class Host:
-    """One of the grids. `address` is where it listens."""
-
-    grid: Grid
-    address: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.address}:{self.grid.port}"
-
-    def session(self, target: str = "/") -> socket.socket:
-        """A session of a client that came to this host."""
-        sock = raw.upgrade((self.address, self.grid.port), raw.head(target=target))
-        assert raw.goes_on(sock)
-        return sock
-
-    @contextlib.contextmanager
-    def waiting(self, target: str) -> Iterator[socket.socket]:
-        """A client that has no answer yet."""
-        with socket.create_connection((self.address, self.grid.port)) as sock:
-            sock.settimeout(raw.STALL_S)
-            sock.sendall(raw.head(target=target))
-            yield sock
-
-    def refused(self, target: str = "/") -> tuple[int, str]:
-        with pytest.raises(OSError, match="no upgrade") as caught:
-            raw.upgrade((self.address, self.grid.port), raw.head(target=target)).close()
-        found = re.search(r"HTTP/1.1 (\d+).*?(\{.*)", str(caught.value), re.DOTALL)
-        assert found is not None
-        return int(found[1]), found[2]
-
-    def ask(self, method: str, path: str, body: object = None) -> Answer:
-        return request(self.grid, method, path, body)
-
-    def get(self, path: str) -> dict[str, Any]:
-        return self.ask("GET", path).body
-
-    def workers(self) -> set[str]:
-        """The ids of its own."""
-        return {worker["id"] for worker in self.grid.status()["workers"]}
-
-    def live(self) -> list[dict[str, Any]]:
-        """The grid's live sessions."""
-        found: list[dict[str, Any]] = self.get("/v1/sessions?status=running")["sessions"]
-        return found
-
-    def metric(self, name: str) -> float:
-        found = re.search(rf"^{name} (\S+)$", self.grid.get("/metrics")[2].decode(), re.MULTILINE)
-        assert found is not None
-        return float(found[1])
-
-
-def host(redis: RedisServer, address: str, pools: str, **environment: str) -> contextlib.AbstractContextManager[Grid]:
-    ours = {
-        **WITHOUT_SPARES,
-        **TIMES,
-        "REDIS_URL": redis.url,
-        "PWGRID_HOST": address,
-        "ADVERTISED_HOST": address,
-        "MAX_CONCURRENT_SESSIONS": str(SLOTS),
-        "POOL_CONFIG": pools,
-        "WORKER_SELECT_TIMEOUT": "20",
-        "MAX_SESSIONS_PER_RUN": "2",
-        "BORROW_RECONNECT_GRACE": "600",
-    }
-    return running_grid(environment={**ours, **environment}, fake=True)
-
-
-def know_each_other(*hosts: Host) -> None:
-    for each in hosts:
-        names = sorted(host.name for host in hosts)
-        eventually(
-            lambda each=each, names=names: (
-                [host["name"] for host in each.get("/v1/hosts")["hosts"] if host["state"] == "serving"] == names
-            ),
-            f"{each.name} knows all hosts",
-        )
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +37,8 @@ def own_hosts() -> Iterator[tuple[Host, Host]]:
     server = RedisServer()
     with (
         contextlib.closing(server),
-        host(server, "127.0.0.1", "Both:Chromium:UAT=1,First:Chromium:X=1") as first,
-        host(server, "127.0.0.2", "Both:Chromium:UAT=1,Second:Chromium:Y=1") as second,
+        host(server.url, "127.0.0.1", "Both:Chromium:UAT=1,First:Chromium:X=1") as first,
+        host(server.url, "127.0.0.2", "Both:Chromium:UAT=1,Second:Chromium:Y=1") as second,
     ):
         both = Host(first, "127.0.0.1"), Host(second, "127.0.0.2")
         know_each_other(*both)
@@ -128,17 +51,6 @@ def hosts(own_hosts: tuple[Host, Host]) -> tuple[Host, Host]:
     """Both, with nothing taken."""
     eventually(lambda: own_hosts[0].grid.active() == 0, "nothing is taken")
     return own_hosts
-
-
-@contextlib.contextmanager
-def full(host: Host, pool: str = "both-chromium-uat") -> Iterator[list[socket.socket]]:
-    """Its own workers of a pool are full."""
-    with contextlib.ExitStack() as clients:
-        yield [clients.enter_context(host.session(f"/?pool={pool}")) for _ in range(SLOTS)]
-
-
-def hosts_of_sessions(host: Host) -> list[str]:
-    return sorted(each["host"] for each in host.live())
 
 
 # Who gets a client
@@ -159,12 +71,6 @@ def test_a_client_gets_its_own_host_s_workers_first_and_those_of_another_once_th
         assert raw.read_all(forwarded).startswith(b"\x88")
         forwarded.close()
         eventually(lambda: second.get(f"/v1/sessions/{there['id']}")["status"] == "completed", "it has ended")
-
-
-def raw_name(sock: socket.socket) -> str:
-    """Its address, as a record has it."""
-    address, port = sock.getsockname()[:2]
-    return f"{address}:{port}"
 
 
 @pytest.mark.parametrize("target", ["/?pool=second-chromium-y", "/?labels=Second:Chromium:Y"])
@@ -192,6 +98,22 @@ def test_a_client_that_waits_gets_a_slot_that_comes_free_on_another_host(hosts: 
         assert raw.goes_on(waiting)
 
 
+def test_runs_take_turns_at_the_slots_of_another_host(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    with full(first), full(second) as there, contextlib.ExitStack() as clients:
+
+        def waits(run: str, place: int) -> socket.socket:
+            client = clients.enter_context(first.waiting(f"/?pool=both-chromium-uat&name={run}"))
+            eventually(lambda: first.get("/v1/status")["waiting"] == place, "it waits")
+            return client
+
+        earlier, _, later = waits("large", 1), waits("large", 2), waits("small", 3)
+        for leaves, served in zip(there, (earlier, later), strict=True):
+            leaves.close()
+            assert served.recv(4096).startswith(b"HTTP/1.1 101 ")
+            assert raw.goes_on(served)
+
+
 def test_a_cap_counts_over_all_hosts(hosts: tuple[Host, Host]) -> None:
     first, second = hosts
     target = "/?name=nightly"
@@ -201,6 +123,46 @@ def test_a_cap_counts_over_all_hosts(hosts: tuple[Host, Host]) -> None:
         assert waiting.recv(4096).startswith(b"HTTP/1.1 101 ")
         assert raw.goes_on(waiting)
         assert raw.goes_on(two)
+
+
+def test_many_clients_of_two_hosts_never_have_more_than_their_caps_and_all_who_stay_are_served(
+    hosts: tuple[Host, Host],
+) -> None:
+    """Of two runs, which may have 2 sessions each, and of none. Some leave before they are served."""
+    live, most, served = Counter[str](), Counter[str](), Counter[str]()
+    counting = threading.Lock()
+
+    def comes(number: int) -> bool:
+        """Whether it was served, or had left."""
+        draws = random.Random(number)
+        run, host, patience_s = (
+            draws.choice(["nightly", "weekly", ""]),
+            draws.choice(hosts),
+            draws.choice([0.1, 30, 30]),
+        )
+        with host.waiting(f"/?pool=both-chromium-uat{run and f'&name={run}'}") as sock:
+            sock.settimeout(patience_s)
+            try:
+                answer = sock.recv(4096)
+            except TimeoutError:
+                return patience_s < 1
+            if not answer.startswith(b"HTTP/1.1 101 "):
+                return False
+            with counting:
+                live[run] += 1
+                most[run] = max(most[run], live[run])
+            is_served = patience_s < 1 or all(raw.goes_on(sock) for _ in range(draws.randint(1, 4)))
+            with counting:
+                live[run] -= 1
+                served[run] += 1
+            return is_served
+
+    with ThreadPoolExecutor(16) as clients:
+        assert all(clients.map(comes, range(160)))
+    assert (most["nightly"], most["weekly"]) == (CAP, CAP)
+    assert min(served.values()) > CAP
+    eventually(lambda: [each.get("/v1/status")["waiting"] for each in hosts] == [0, 0], "nobody waits")
+    counters_are_exact(hosts[0].grid)
 
 
 def test_a_host_whose_proxy_is_frozen_holds_nobody_up(hosts: tuple[Host, Host]) -> None:
@@ -341,12 +303,6 @@ def test_hosts_workers_capacity_status_and_metrics_show_all_hosts(hosts: tuple[H
 # A host leaves
 
 
-def drain(host: Host, *arguments: str) -> str:
-    done = host.grid.command("drain", "--host", *arguments)
-    assert done.returncode == 0, done
-    return done.stdout
-
-
 def test_a_drained_host_gets_no_sessions_and_its_clients_get_another_s_until_that_is_undone(
     hosts: tuple[Host, Host],
 ) -> None:
@@ -376,11 +332,11 @@ def test_a_host_that_is_lost_is_cleared_away_by_another_and_one_that_stops_leave
     pools = "Both:Chromium:UAT=1"
     with (
         contextlib.closing(server),
-        host(server, "127.0.0.1", pools) as first_grid,
-        host(server, "127.0.0.3", pools) as third_grid,
+        host(server.url, "127.0.0.1", pools) as first_grid,
+        host(server.url, "127.0.0.3", pools) as third_grid,
     ):
         first, third = Host(first_grid, "127.0.0.1"), Host(third_grid, "127.0.0.3")
-        with host(server, "127.0.0.2", pools) as second_grid:
+        with host(server.url, "127.0.0.2", pools) as second_grid:
             second = Host(second_grid, "127.0.0.2")
             know_each_other(first, second, third)
             with second.session("/"), full(first), first.session("/") as forwarded:
@@ -406,8 +362,8 @@ def test_a_host_that_loses_redis_serves_its_own_workers_and_all_is_right_when_it
     its_url = f"unix://second:password@{server.socket_path}"
     with (
         contextlib.closing(server),
-        host(server, "127.0.0.1", pools) as first_grid,
-        host(server, "127.0.0.2", pools, REDIS_URL=its_url) as second_grid,
+        host(server.url, "127.0.0.1", pools) as first_grid,
+        host(its_url, "127.0.0.2", pools) as second_grid,
     ):
         first, second = Host(first_grid, "127.0.0.1"), Host(second_grid, "127.0.0.2")
         know_each_other(first, second)
@@ -427,11 +383,3 @@ def test_a_host_that_loses_redis_serves_its_own_workers_and_all_is_right_when_it
                     assert first.get(f"/v1/sessions/{there}")["status"] == "running"
                     assert all(map(raw.goes_on, (forwarded, meanwhile)))
         counters_are_exact(first_grid, repaired=True)
-
-
-def is_lost(host: Host, session_id: str, lost: Host) -> bool:
-    found = host.get(f"/v1/sessions/{session_id}")
-    if found["reasonKind"] != "host lost":
-        return False
-    assert found["reason"] == f"its host is gone: {lost.name}"
-    return True

@@ -15,7 +15,7 @@ from playwright.async_api import Browser, Page, Playwright
 from pwgrid.installed.driver import Driver
 
 PAGE = "data:text/html,<button onclick='this.textContent = +this.textContent + 1'>0</button>"
-BEAT_S = 0.1
+BEAT_S = 0.2
 KNOCK_S = 0.02
 PATIENCE_S = 30.0
 

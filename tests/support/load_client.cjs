@@ -5,7 +5,7 @@
 const [core, endpoint, url, sessions] = process.argv.slice(2);
 const { chromium } = require(core);
 
-const BEAT_MS = 100, PATIENCE_MS = 30_000;
+const BEAT_MS = 200, PATIENCE_MS = 30_000;
 let isOver = false;
 
 const say = what => process.stdout.write(JSON.stringify(what) + '\n');

@@ -106,6 +106,11 @@ def reset_at_close(sock: socket.socket) -> None:
 def goes_on(sock: socket.socket) -> bool:
     """Whether a browser server answers this session, which is otherwise silent but for the server's own pings."""
     sock.sendall(PING)
+    return is_answered(sock)
+
+
+def is_answered(sock: socket.socket) -> bool:
+    """Whether a browser server answers the ping that was sent last."""
     received = b""
     while len(received) < len(PONG):
         if not (chunk := sock.recv(16)):

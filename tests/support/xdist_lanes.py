@@ -27,6 +27,7 @@ MOSTLY_WAIT = (
     "tests/e2e/test_run.py",
     "tests/process/test_access.py",
     "tests/process/test_finding_a_grid.py",
+    "tests/process/test_hosts_apart.py",
     "tests/process/test_on_demand.py",
     "tests/process/test_packages.py",
     "tests/hostile/test_official_clients.py",

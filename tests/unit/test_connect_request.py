@@ -400,6 +400,13 @@ def test_a_label_key_and_a_name_come_in_the_url_or_in_headers(
     assert (found.pool, found.labels, found.name) == wanted
 
 
+@pytest.mark.parametrize(("client", "pool"), [("chromium", "appa"), ("firefox", "foxes")])
+def test_a_label_key_for_any_browser_gets_the_clients_own(client: str, pool: str) -> None:
+    labels = OfferedLabels({parse("AppA:Chromium"): ("appa",), parse("AppA:Firefox"): ("foxes",)}, wildcards=True)
+    asked = headers(("x-playwright-browser", client))
+    assert decided("/?labels=AppA:*", asked, policy(pools=POOLS, labels=labels)).pool == pool
+
+
 @pytest.mark.parametrize(
     ("target", "more", "status", "sentence"),
     [

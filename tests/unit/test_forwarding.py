@@ -16,7 +16,7 @@ from pwgrid.common.client_marks import mark_passed_on, mark_served
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
 from pwgrid.proxy.connect.forwarding import Forwarding
-from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs, may_be_served
+from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs, HostUnreachable, may_be_served
 from pwgrid.proxy.hosts.host_table import OtherHost
 from pwgrid.proxy.hosts.keep_hosts import HostKeeper
 from pwgrid.proxy.policy.refusal import Refusal
@@ -190,6 +190,7 @@ async def test_what_that_host_s_worker_says_counts(forwarder: Forwarder, sock: s
         "x",
     )
     assert forwarder.keeper.unreachable_for == []
+    assert not isinstance(failure, HostUnreachable)
     assert not await may_be_served(sock, failure)
 
 
@@ -199,8 +200,30 @@ async def test_a_host_whose_proxy_did_not_come_for_the_client_cannot_be_reached(
     failure = await failed(forwarder, sock, taken=False, refused="unreachable", detail="Connection refused")
     assert "10.0.0.2:8080: unreachable Connection refused" in failure.reason
     assert forwarder.keeper.unreachable_for == ["unreachable Connection refused"]
+    assert isinstance(failure, HostUnreachable)  # the worker may have this client later
     assert forwarder.records.forwards == {}  # it can come for it no more
     assert not await may_be_served(sock, failure)
+
+
+async def test_a_host_that_refuses_and_leaves_no_reason_is_left_alone_and_its_worker_may_have_the_client_later(
+    forwarder: Forwarder, sock: socket.socket
+) -> None:
+    failure = await failed(forwarder, sock, taken=True, refused="not taken", detail="HTTP/1.1 503 Service Unavailable")
+    assert isinstance(failure, HostUnreachable)
+    assert failure.detail == ""  # no browser has failed to start
+    assert forwarder.keeper.unreachable_for == ["not taken HTTP/1.1 503 Service Unavailable"]
+
+
+async def test_nobody_is_to_blame_where_redis_is_away_from_both_hosts(
+    forwarder: Forwarder, sock: socket.socket
+) -> None:
+    offer = asyncio.ensure_future(forwarder.forwarding.offer(HOST, "w1", "s1", REQUEST, sock, time.monotonic() + 60))
+    await forwarder.hears()
+    forwarder.records.is_away = True
+    forwarder.answers(refused="not taken", detail="HTTP/1.1 503 Service Unavailable")
+    with pytest.raises(HostUnreachable):
+        await offer
+    assert forwarder.keeper.unreachable_for == []
 
 
 async def test_no_host_is_to_blame_for_a_client_that_leaves(forwarder: Forwarder, sock: socket.socket) -> None:

@@ -14,6 +14,7 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
+from pwgrid.common.types import Protocol
 from pwgrid.worker.handoff_server import HandoffServer
 from pwgrid.worker.holders import LiveSession, OfferedClient
 from tests.support.descriptors import no_descriptor_is_free
@@ -167,6 +168,21 @@ async def test_the_client_of_a_lease_and_the_name_of_a_run_come_with_the_offer(w
         assert (session.client_fields, session.lease_id, offered.secret) == ({"name": "Smoke 12"}, "l1", "secret")
         assert session.trace == "00-1"
         offered.answer("in use")
+
+
+@pytest.mark.parametrize(
+    ("said", "session"),
+    [({}, (Protocol.PLAYWRIGHT, 0.0)), ({"protocol": "cdp", "keep": 300}, (Protocol.CDP, 300.0))],
+)
+async def test_what_a_client_speaks_and_how_long_its_browser_is_kept_come_with_the_offer(
+    worker: Worker, said: dict[str, Any], session: tuple[Protocol, float]
+) -> None:
+    client, handed = socket.socketpair()
+    with client, handed:
+        worker.send(json.dumps({**OFFER, **said}).encode(), handed.fileno())
+        offered = await worker.offers.get()
+        assert (offered.session.protocol, offered.session.keep_s) == session
+        offered.answer("full")
 
 
 async def test_the_end_of_a_traced_session_is_told_to_the_proxy_that_connected_last(

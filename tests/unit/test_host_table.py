@@ -61,6 +61,15 @@ def test_nobody_is_silent_because_redis_was_away(table: HostTable) -> None:
     assert (state(table, 500.0), table.lost(500.0, 30.0)) == (HostState.SERVING, [])
 
 
+def test_pools_of_other_hosts_are_offered_while_nobody_can_be_heard(table: HostTable) -> None:
+    assert [*table.offering(110.0)] == []
+    table.is_deaf = True
+    assert [host.record.name for host in table.offering(110.0)] == [THERE]
+    assert table.avoided(110.0) == {THERE}
+    table.take(found(record()), now=110.0)
+    assert [*table.offering(110.0)] == []  # now it is known
+
+
 def test_a_host_is_lost_after_its_time_but_never_before_it_is_silent(table: HostTable) -> None:
     assert table.lost(129.9, 30.0) == []
     assert [host.record.name for host in table.lost(130.0, 30.0)] == [THERE]

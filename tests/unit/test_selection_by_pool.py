@@ -291,6 +291,15 @@ async def test_the_registry_is_asked_for_the_hosts_that_may_have_the_client(
     assert asked == [(preferred, avoided)]
 
 
+async def test_without_redis_a_host_among_others_serves_nobody_while_it_is_short_of_memory() -> None:
+    made = roster()
+    made.hosts, made.host_guard = Hosts(HERE, others=frozenset({THERE})), "no memory"
+    chooses = selector(made)
+    assert chooses.select_without_redis(claim("appa")) is None
+    made.host_guard = None
+    assert chooses.select_without_redis(claim("appa")) == "a"
+
+
 async def test_another_host_s_pool_counts_with_its_own_slots_and_lifetime() -> None:
     asked: list[tuple[int, int]] = []
 

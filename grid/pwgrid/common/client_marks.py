@@ -12,8 +12,9 @@ import socket
 
 def clear_marks(sock: socket.socket) -> None:
     """Removes both, before the client is offered."""
-    # uvloop's own socket object would make such a socket for each call.
-    own = socket.socket(sock.family, socket.SOCK_STREAM, fileno=sock.fileno())
+    # uvloop's own socket object would make such a socket for each call. Python asks the kernel for a protocol that is
+    # not given.
+    own = socket.socket(sock.family, socket.SOCK_STREAM, 0, fileno=sock.fileno())
     try:
         if sock.family != socket.AF_UNIX:
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)

@@ -182,13 +182,11 @@ class Reason(Generic[Kind]):
         if not isinstance(data, Mapping):
             return default
         kinds = type(default.kind)
-        known = {kind.value: kind for kind in kinds}
-        return Reason(
-            known.get(str(data.get("kind")), kinds.OTHER),
-            _text(data, "detail"),
-            _text(data, "signal"),
-            _text(data, "note"),
-        )
+        try:
+            kind = kinds(str(data.get("kind")))
+        except ValueError:
+            kind = kinds.OTHER
+        return Reason(kind, _text(data, "detail"), _text(data, "signal"), _text(data, "note"))
 
 
 def of_sessions(reason: Reason[WorkerEnd]) -> Reason[EndReason]:

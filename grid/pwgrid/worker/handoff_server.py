@@ -96,10 +96,8 @@ class HandoffServer(PacketServer):
             session.own = OwnBrowser(float(own["until"]), own["options"], own["network"], profile)
         until = float((own or said).get("until", 0))
         session.lease_id, secret = said.get("lease", ("", ""))
-        session.protocol, session.keep_s = (
-            Spoken(said.get("protocol", Spoken.PLAYWRIGHT)),
-            float(said.get("keep", 0)),
-        )
+        if "protocol" in said:
+            session.protocol, session.keep_s = Spoken(said["protocol"]), float(said.get("keep", 0))
         (fd,) = fds
         client = OfferedClient(
             *(session, float(said["deadline"]), said["headers"], said["early"], secret),

@@ -315,8 +315,8 @@ class Sessions:
         if session.own is None and self._boot.pool.isolation is Isolation.BROWSER:
             session.own = client.own_browser()
         if (own := session.own) is None:
+            self._hand_over(client)  # first: the client waits for that
             self._on_offered()
-            self._hand_over(client)
             return
         if time.monotonic() >= client.deadline:  # it has waited for its lease's last client: another worker may have it
             self._take_back(session.id)

@@ -1,7 +1,6 @@
 """Shows the API each request as its client has sent it, before any reverse proxy: its address, and the path below that
 of the grid."""
 
-from dataclasses import replace
 from typing import Final
 from urllib.parse import unquote
 
@@ -31,7 +30,7 @@ class RequestsAsSent:
             await refused(refusal)(scope, receive, send)
             return
         # Not as root_path: a prefix may be the beginning of a path of ours, as /v1 is.
-        path = replace(arrival, prefix=unquote(arrival.prefix)).without_prefix(scope["path"])
+        path = arrival._replace(prefix=unquote(arrival.prefix)).without_prefix(scope["path"])
         await self._app({**scope, "path": path, ARRIVAL: arrival}, receive, send)
 
 

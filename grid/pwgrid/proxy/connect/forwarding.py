@@ -25,7 +25,7 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.grid_url import GridUrl
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
 from pwgrid.common.reasons import OfferRefusal
-from pwgrid.proxy.connect.handoff_link import HandoffFailure, HandoffLink, Handoffs
+from pwgrid.proxy.connect.handoff_link import HandoffFailure, HandoffLink, Handoffs, HostUnreachable
 from pwgrid.proxy.hosts.host_table import OtherHost
 from pwgrid.proxy.hosts.keep_hosts import HostKeeper
 from pwgrid.proxy.policy.forward import head, incoming, outgoing, question_head
@@ -146,7 +146,7 @@ class Forwarding:
             raise await self._why(host, forward_id, failure) from None
         if not comes:
             self._keeper.unreachable(host, "its proxy does not come for a client")
-            raise HandoffFailure(f"its host {host.record.name} does not answer")
+            raise HostUnreachable(f"its host {host.record.name} does not answer")
         self.forwarded += 1
         return served_at
 
@@ -222,7 +222,7 @@ class Forwarding:
             if writer is not None:
                 writer.close()
             self._keeper.unreachable(host, repr(error))  # also of a certificate that is not trusted
-            raise HandoffFailure(f"its host {name} does not answer") from None
+            raise HostUnreachable(f"its host {name} does not answer") from None
         try:
             status, _, headers = answered.partition(b"\r\n")
             if not status.startswith(b"HTTP/1.1 200 "):
@@ -243,24 +243,25 @@ class Forwarding:
         try:
             return await self._records.leave_forward(forward)
         except RegistryUnavailable as error:
-            raise HandoffFailure(f"nothing can be left for its host: {error}") from None
+            raise HostUnreachable(f"nothing can be left for its host: {error}") from None
 
     async def _why(self, host: OtherHost, forward_id: str, failure: HandoffFailure) -> HandoffFailure:
         """Returns why the client was not forwarded: what the other host has left of that, or what the forwarder says.
         What that host has not come for it does not get any more."""
+        refusal, is_taken_back, is_away = None, False, False
         try:
             refusal = await self._records.take_refusal(forward_id)
             is_taken_back = await self._records.take_forward(forward_id) is not None
         except RegistryUnavailable:
-            refusal, is_taken_back = None, False
+            is_away = True
         if refusal is not None:
             return _failure_in(refusal)
-        if not is_taken_back:  # that proxy has come for it; the forwarder marks who is served, as workers do
-            return failure
+        if not is_taken_back and not failure.is_refusal:
+            return failure  # that proxy may have come for it; the forwarder marks who is served, as workers do
         detail = f"{failure.reason} {failure.detail}".strip()
-        if failure.reason != OfferRefusal.GONE and (failure.is_refusal or not failure.open_until):
+        if not is_away and failure.reason != OfferRefusal.GONE and (failure.is_refusal or not failure.open_until):
             self._keeper.unreachable(host, detail)
-        return HandoffFailure(f"its host {host.record.name}: {detail}")
+        return HostUnreachable(f"its host {host.record.name}: {detail}")
 
     def _to_forwarder(self) -> HandoffLink:
         """Raises HandoffFailure."""

@@ -16,7 +16,7 @@ from pwgrid.proxy.client_traces import Attempt, ClientTraces
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures, Pool, Waited
 from pwgrid.proxy.connect.find_session import SessionFinder
 from pwgrid.proxy.connect.forwarding import Forwarding
-from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs
+from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs, HostUnreachable
 from pwgrid.proxy.connect.refusal_log import RefusalLog
 from pwgrid.proxy.hosts.host_table import OtherHost
 from pwgrid.proxy.policy.access import Access, Identity
@@ -122,7 +122,8 @@ class Gateway:
                 except HandoffFailure as failure:
                     is_refused = failure.is_refusal
                     log.info("offer_failed", worker=worker_id, **claim.named, reason=failure.reason)
-                    self.selector.not_taken(claim, worker_id, failure.reason)
+                    if not isinstance(failure, HostUnreachable):  # that host is left alone for a while
+                        self.selector.not_taken(claim, worker_id, failure.reason)
                     claim.trouble = failure.detail
                     if (delivered := await delivery.taken_all_the_same(worker_id, failure)) is not None:
                         return delivered

@@ -64,6 +64,10 @@ class HandoffFailure(Exception):
         self.detail = detail
 
 
+class HostUnreachable(HandoffFailure):
+    """Not the worker has failed, but the way to its host: the worker may take this client later."""
+
+
 PendingAnswer = asyncio.Future[dict[str, Any] | HandoffFailure]
 """Of an offer or a question: what the worker says, or why it says nothing."""
 

@@ -67,6 +67,8 @@ class HostTable:
     """Whether an operator has drained this host."""
     unreadable: frozenset[str] = frozenset()
     """The names of hosts whose records make no sense: of another version, perhaps."""
+    is_deaf: bool = False
+    """Whether Redis is away, so that nobody can be heard. The next `take` ends that."""
 
     def take(self, found: HostsFound, now: float, *, anew: bool = False) -> None:
         """Takes over what Redis says. `anew`: it was away before, and nobody could be heard meanwhile."""
@@ -85,15 +87,16 @@ class HostTable:
             host.is_drained = name in found.drained
             others[name] = host
         self.others, self.unreadable = others, frozenset(unreadable)
-        self.is_drained = self.own in found.drained
+        self.is_drained, self.is_deaf = self.own in found.drained, False
 
     def states(self, now: float) -> dict[str, HostState]:
         """Returns the state of each other host, by name."""
         return {name: host.state(now) for name, host in self.others.items()}
 
     def offering(self, now: float) -> Iterator[OtherHost]:
-        """Yields the hosts whose pools clients may ask for: those that get clients, or will again in a moment."""
-        states = (HostState.SERVING, HostState.UNREACHABLE)
+        """Yields the hosts whose pools clients may ask for: those that get clients, or will again in a moment. While
+        nobody can be heard that is not known: clients of their pools wait."""
+        states = {HostState.SERVING, HostState.UNREACHABLE} | ({HostState.SILENT} if self.is_deaf else set())
         return (host for host in self.others.values() if host.state(now) in states)
 
     def avoided(self, now: float) -> frozenset[str]:

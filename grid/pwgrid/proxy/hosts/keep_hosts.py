@@ -75,7 +75,7 @@ class HostKeeper:
             except RegistryUnavailable as error:
                 if self._can_read:
                     log.warning("hosts_not_heard", error=str(error))
-                self._can_read = False
+                self._can_read, self.table.is_deaf = False, True
                 self._apply()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._beat_s):

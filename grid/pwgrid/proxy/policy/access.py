@@ -4,7 +4,7 @@ import hmac
 import math
 import re
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
 from typing import Final
@@ -195,8 +195,7 @@ class Access:
 
     def revoked(self, identity: Identity) -> Refusal | None:
         """Returns the refusal for a client whose token has been revoked since `check`; else None."""
-        tokens = self.tokens()
-        if not identity.token_id or not self._asks_for_one(tokens):
+        if not identity.token_id or not self._asks_for_one(tokens := self.tokens()):
             return None
         is_operators = identity.name == OPERATORS_TOKEN
         if not self.is_token_replaced() if is_operators else tokens.has(identity.token_id):
@@ -271,8 +270,8 @@ def _name_in(host: str) -> str | None:
     return found and found[1].lower().removeprefix("[").removesuffix("]").removesuffix(".")
 
 
-def _is_one_of(name: str, patterns: Iterable[str]) -> bool:
-    return any(
+def _is_one_of(name: str, patterns: Collection[str]) -> bool:
+    return name in patterns or any(
         pattern == "*" or name == pattern or (pattern.startswith("*.") and name.endswith(pattern[1:]))
         for pattern in map(str.lower, patterns)
     )

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Final
+from typing import Final, NamedTuple
 
 from pwgrid.common.grid_url import GridUrl, is_path
 from pwgrid.proxy.policy.refusal import Refusal
@@ -27,8 +27,7 @@ Address = tuple[str, int | None] | None
 """Host and port; for a Unix socket its path and None."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """How one request has come. `client` and `port` are its client's, empty on a Unix socket; `port` is None also where
     a reverse proxy does not tell it. `prefix` is the path below which the client sees the grid."""
 
@@ -75,12 +74,15 @@ class Arrivals:
         Raises Refusal(400) where two header fields contradict each other."""
         host, port = peer[:2] if peer else ("", None)
         is_trusted = self._trusts(host) if host else local is not None and local[1] is None and UNIX in self.trusted
-        given = {name: text for name in _FIELDS if (text := ",".join(values(name)))}
+        given = {name: text for name in _FIELDS if (found := values(name)) and (text := ",".join(found))}
         if given and not is_trusted:
             self.on_disbelieved(host)
             given = {}
-        said = _said(given)
-        client = self._client((host, port), given.get("x-forwarded-for"), said.get("for", []))
+        said: dict[str, list[str]] = {}
+        client = host, port
+        if given:
+            said = _said(given)
+            client = self._client(client, given.get("x-forwarded-for"), said.get("for", []))
         host_asked, scheme = said["host"][-1] if "host" in said else "", said["proto"][-1] if "proto" in said else ""
         prefix = said["prefix"][-1].rstrip("/") if "prefix" in said else ""
         if not prefix or not is_path(prefix):

@@ -2,7 +2,6 @@
 key, named pool and token. How a label key is matched: label_match.py."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from websockets.datastructures import Headers
@@ -17,8 +16,7 @@ from pwgrid.proxy.policy.refusal import Refusal, RefusalReason, no_capacity, oth
 from pwgrid.proxy.roster import PoolView
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """What there is: the pools by name, in the order of the configuration, and the label keys of some."""
 
     pools: Mapping[str, PoolView]
@@ -26,10 +24,10 @@ class Offer:
     labels: OfferedLabels
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """What a client asks for. `version` is its Playwright, as major.minor; None where any will do. `pool` is the one
-    that `?pool=` names, `own_type` the browser type that the client names by itself, without its URL."""
+    that `?pool=` names. `own_type` is the browser type that the client itself has, which counts where its label key
+    names none."""
 
     browser_type: str | None = None
     version: str | None = None
@@ -135,6 +133,8 @@ def _of_type(offer: Offer, wanted: Wanted, identity: Identity) -> str:
         raise _no_such_browser(
             f"this grid runs no {chosen} workers (it has: {there}): start it with --{chosen} 1 or more"
         )
+    if len(fit) == 1:
+        return fit[0]
     for_good = [name for name in fit if wanted.version == offer.pools[name].playwright] or fit
     allowed = [name for name in for_good if may_use(identity, offer.pools[name])] or for_good
     return chosen if chosen in allowed else allowed[0]
@@ -168,12 +168,14 @@ def may_use(identity: Identity, pool: PoolView) -> bool:
 def asked_pool(parameters: Iterable[tuple[str, str]], pools: Mapping[str, PoolView]) -> str | None:
     """Returns the pool that `?pool=` names, or None. Raises Refusal if there is none of that name."""
     named = {value.lower() for name, value in parameters if name == "pool"}
+    if not named:
+        return None
     if len(named) > 1:
         raise Refusal(400, f"the URL asks for the pools {' and '.join(sorted(named))}: name one")
     for name in named - pools.keys():
         there = ", ".join(pools) or "none"
         raise Refusal(404, f"there is no pool {name[:63]!r}; pools are: {there}", details={"pools": [*pools]})
-    return min(named, default=None)
+    return min(named)
 
 
 def asked_browser_type(headers: Headers, parameters: Iterable[tuple[str, str]], from_path: str | None) -> str | None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import parse_qsl
 
 from websockets.datastructures import Headers
@@ -120,8 +120,7 @@ class SessionPath:
     """Whether the connection is to the first page of that browser."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectRequest:
+class ConnectRequest(NamedTuple):
     """What an upgrade request asks for, after all checks. `worker_id` and `endpoint_path` are set if the path names a
     worker. `ignored_options` are launch options that the grid ignores.
     """
@@ -162,7 +161,7 @@ def decide(
     """
     path, _, query = request.path.partition("?")
     path = arrival.without_prefix(path)
-    headers, parameters = request.headers, parse_qsl(query, keep_blank_values=True)
+    headers, parameters = request.headers, parse_qsl(query, keep_blank_values=True) if query else []
     if (lent := _LEASE_PATH.fullmatch(path)) is not None:
         lease = _with_lease(request, parameters, policy, lent, local, arrival)
         return replace(lease, own=_own_with_lease(headers, parameters, policy, lease))
@@ -191,7 +190,7 @@ def decide(
         version if named is None else None,  # a named worker has its version
         asked_pool(parameters, policy.pools),
         labels,
-        _client_browser(headers),
+        _client_browser(headers) if labels else None,
         protocol,
     )
     offer = Offer(policy.pools, policy.default_browser_type, policy.labels)
@@ -358,6 +357,8 @@ def _client_version(headers: Headers) -> str | None:
 def _said(headers: Headers, parameters: Iterable[tuple[str, str]], what: str) -> str:
     """Returns the value of `?{what}=` or of the header x-pwgrid-{what}, or "". Raises Refusal if they differ."""
     given = [value for name, value in parameters if name == what] + headers.get_all(f"x-pwgrid-{what}")
+    if not given:
+        return ""
     said = {value.strip() for value in given} - {""}
     if len(said) > 1:
         raise Refusal(400, f"?{what}= and x-pwgrid-{what} say different things: make them agree, or leave one out")

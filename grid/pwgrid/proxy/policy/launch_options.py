@@ -7,7 +7,7 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
@@ -78,6 +78,9 @@ class LaunchOptions:
     timeout_s: float = math.inf
 
 
+_NONE_ASKED: Final = LaunchOptions()
+
+
 def judged(
     headers: Headers, parameters: Iterable[tuple[str, str]], pool: PoolView, rules: LaunchRules
 ) -> LaunchOptions:
@@ -86,9 +89,10 @@ def judged(
     parameters = [*parameters]
     if not rules.heed:
         return LaunchOptions(ignored=ignored_launch_options(headers, parameters, pool.options))
+    if not (asked := _asked_options(headers, parameters)):
+        return _NONE_ASKED
     heeded: dict[str, object] = {}
     ignored: dict[str, object] = {}
-    asked = _asked_options(headers, parameters)
     for name, value in asked.items():
         if value is None or name in _OF_THE_CLIENT:
             continue
@@ -132,14 +136,18 @@ def _noted(options: Mapping[str, Any], grid: Mapping[str, object]) -> tuple[str,
     return tuple(_shown(name) for name in sorted(names)[:MAX_OPTIONS])
 
 
-def _asked_options(headers: Headers, parameters: Iterable[tuple[str, str]]) -> Mapping[str, Any]:
+def _asked_options(headers: Headers, parameters: Collection[tuple[str, str]]) -> Mapping[str, Any]:
     """Returns the options of the URL (?launch-options=, or ?launch= as other services call it, perhaps in base64), else
     those of the header. Raises Refusal for what is no JSON object."""
+    in_header = headers.get_all(HEADER)
+    if not (parameters or in_header):
+        return {}
     by_name = {name: value for name, value in reversed([*parameters]) if value}
+    launch = by_name.get("launch")
     places = {
         "?launch-options=": by_name.get("launch-options", ""),
-        "?launch=": _without_base64(by_name.get("launch", "")),
-        f"the header {HEADER}": next(iter(headers.get_all(HEADER)), ""),
+        "?launch=": _without_base64(launch) if launch else "",
+        f"the header {HEADER}": next(iter(in_header), ""),
     }
     for place, text in places.items():
         if not text.strip():

@@ -41,9 +41,10 @@ class OwnBrowser:
 
 def asked_isolation(text: str) -> Isolation | None:
     """Returns what `?isolation=` or the header says; None where neither says anything. Raises Refusal."""
-    named = text.lower()
-    found = next((each for each in Isolation if each == named), None)
-    if found is None and named:
+    if not text:
+        return None
+    found = next((each for each in Isolation if each == text.lower()), None)
+    if found is None:
         raise Refusal(400, f"isolation: there is no {text[:40]!r}: use one of {', '.join(Isolation)}, or leave it out")
     return found
 

@@ -88,6 +88,8 @@ class Selector:
         A session that begins so gets its record, with owner and names, once Redis is back, from what its worker was
         told.
         """
+        if self._is_short_of_memory():
+            return None
         excluded = self._excluded(claim)
         fit = {
             worker.worker_id
@@ -117,8 +119,11 @@ class Selector:
         hosts = self._roster.hosts
         if PROFILE in claim.fields:  # profiles are on the host where they were saved
             return hosts.avoided | hosts.others
-        is_short = hosts.others and self._roster.host_guard is not None  # of memory: only this host is
-        return hosts.avoided | {hosts.own} if is_short else hosts.avoided
+        return hosts.avoided | {hosts.own} if self._is_short_of_memory() else hosts.avoided
+
+    def _is_short_of_memory(self) -> bool:
+        """Whether this host is, while there are others; where it is alone, the lines are paused."""
+        return bool(self._roster.hosts.others) and self._roster.host_guard is not None
 
     async def caps_reached(self, claim: Claim) -> list[str]:
         """Returns which of the claim's caps are full."""

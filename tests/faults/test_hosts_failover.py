@@ -1,0 +1,165 @@
+"""Two hosts that are one grid, on a Redis of which another node takes over: behind Sentinel, and in a Redis Cluster.
+
+The fake browser server stands in for Playwright: nothing here depends on what a browser does.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+
+import pytest
+from redis.exceptions import RedisError
+
+from tests.support import raw
+from tests.support.grid import Grid, eventually
+from tests.support.hosts import Host, full, host, hosts_of_sessions, is_lost, know_each_other
+from tests.support.redis_cluster import PREFIX, RedisCluster
+from tests.support.sentinels import Sentinels
+
+PAUSE_S = 0.02
+FIRST, SECOND = "127.0.0.1", "127.0.0.2"
+POOLS = {FIRST: "Both:Chromium:UAT=2", SECOND: "Both:Chromium:UAT=2,Second:Chromium:Y=1"}
+BOTH, THERE = "/?pool=both-chromium-uat", "/?pool=second-chromium-y"
+MORE = {"STALE_THRESHOLD": "18", "REDIS_KEY_TTL": "15", "WORKER_SELECT_TIMEOUT": "30", "DRAIN_TIMEOUT": "120"}
+"""So that no host is taken for dead while another node takes over, and no session is cut."""
+
+
+@dataclass
+class Newcomers:
+    """Clients of one host that come and go, one after the other."""
+
+    host: Host
+    target: str
+    came: int = 0
+    refused: list[str] = field(default_factory=list)
+    _are_enough: threading.Event = field(default_factory=threading.Event)
+
+    @contextlib.contextmanager
+    def at_the_door(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._come)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._are_enough.set()
+            thread.join()
+
+    def go_on(self, clients: int = 5) -> None:
+        """Returns when so many more have come."""
+        before = self.came
+        eventually(lambda: self.came >= before + clients or self.refused, "clients come")
+        assert self.refused == []
+
+    def _come(self) -> None:
+        while not self._are_enough.wait(PAUSE_S):
+            try:
+                self.host.session(self.target).close()
+                self.came += 1
+            except (OSError, AssertionError) as error:
+                self.refused.append(repr(error))
+
+
+@contextlib.contextmanager
+def under_load(first: Host, second: Host) -> Iterator[list[Newcomers]]:
+    """Live sessions and newcomers at both hosts, until the block ends; at the first one also those who are forwarded,
+    since they come for a pool of the other."""
+    newcomers = [Newcomers(first, BOTH), Newcomers(first, THERE), Newcomers(second, BOTH)]
+    with ExitStack() as held:
+        live = [held.enter_context(each.host.session(each.target)) for each in newcomers]
+        for each in newcomers:
+            held.enter_context(each.at_the_door())
+        for each in newcomers:
+            each.go_on()
+        yield newcomers
+        for each in newcomers:
+            each.go_on()
+        assert all(map(raw.goes_on, live))
+    assert [each.refused for each in newcomers] == [[], [], []]
+
+
+def are_exact(*hosts: Host) -> None:
+    eventually(lambda: all(counted(host.grid) == what_is(*hosts) for host in hosts), "the counters are exact", 30)
+
+
+def counted(grid: Grid) -> dict[str, object]:
+    try:
+        active, lifetime = (
+            {name.decode(): int(count) for name, count in grid.redis("HGETALL", f"{grid.prefix}cluster:{key}").items()}
+            for key in ("active_connections", "lifetime_connections")
+        )
+        return {"active": active, "lifetime": lifetime, "live": grid.redis("KEYS", f"{grid.prefix}*s:live:*")}
+    except RedisError as error:  # on a busy machine a sentinel may take it for dead again
+        return {"error": repr(error)}
+
+
+def what_is(*hosts: Host) -> dict[str, object]:
+    workers = [worker for host in hosts for worker in host.grid.status()["workers"]]
+    lifetime = {f"chromium:{worker['id']}": worker["lifetime"] for worker in workers}
+    return {"active": dict.fromkeys(lifetime, 0), "lifetime": lifetime, "live": []}
+
+
+def has_redis(host: Host) -> bool:
+    return host.ask("GET", "/health/ready").body == {"status": "ready"}
+
+
+@contextlib.contextmanager
+def two_hosts(url: str, prefix: str = "", **environment: str) -> Iterator[tuple[Host, Host]]:
+    more = {**environment, **({"REDIS_KEY_PREFIX": prefix} if prefix else {})}
+    with ExitStack() as held:
+        first, second = (
+            Host(held.enter_context(host(url, address, pools, prefix=prefix, **more)), address)
+            for address, pools in POOLS.items()
+        )
+        know_each_other(first, second)
+        yield first, second
+
+
+def test_connects_at_two_hosts_go_on_while_sentinels_make_the_replica_the_primary() -> None:
+    with ExitStack() as held:
+        sentinels = Sentinels(1, held)
+        first, second = held.enter_context(two_hosts(sentinels.url, **MORE))
+        with under_load(first, second) as newcomers:
+            sentinels.redis[0].kill()
+            eventually(lambda: not has_redis(first) and not has_redis(second), "both miss it")
+            for each in newcomers:
+                each.go_on()
+            eventually(lambda: has_redis(first) and has_redis(second), "both have the other one")
+            know_each_other(first, second)
+        assert sentinels.command(1, "ROLE")[0] == "master"
+        are_exact(first, second)
+
+
+# Redis Cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RedisCluster]:
+    with closing(RedisCluster()) as cluster:
+        yield cluster
+
+
+def test_two_hosts_on_a_cluster_select_forward_lend_and_wake_and_one_that_dies_is_cleared_away(
+    cluster: RedisCluster,
+) -> None:
+    with two_hosts(cluster.url, PREFIX) as (first, second):
+        with full(first), full(first), first.session(BOTH) as forwarded:  # it has two workers
+            eventually(lambda: hosts_of_sessions(second).count(second.name) == 1, "it is at the other host")
+            lease = first.ask("POST", "/session/borrow", {"labelKey": "Second:Chromium:Y"}).body
+            with second.session(lease["webSocketEndpoint"].partition(f":{first.grid.port}")[2]) as by_lease:
+                assert all(map(raw.goes_on, (forwarded, by_lease)))
+            with full(second) as there, second.session(BOTH), first.waiting(BOTH) as waiting:
+                eventually(lambda: first.get("/v1/status")["waiting"] == 1, "all slots are taken")
+                there[0].close()
+                assert waiting.recv(4096).startswith(b"HTTP/1.1 101 ")
+                assert raw.goes_on(waiting)
+            assert [node.command("DBSIZE") for node in cluster.others] == [0, 0]
+            lost = [each["id"] for each in first.live() if each["host"] == second.name]
+            second.grid.kill_everything()
+            eventually(lambda: all(is_lost(first, each, second) for each in lost), "its sessions are lost")
+            assert lost
+        know_each_other(first)
+        eventually(lambda: first.grid.active() == 0, "its slots are free")
+        with first.session(BOTH):
+            pass
