@@ -85,6 +85,9 @@ def config(tmp_path: Path, said: Path, gate: Path) -> Iterator[MasterConfig]:
     runtime = RuntimeDir(tmp_path, 1, owns_base=False)
     runtime.directory.mkdir()
 
+    def nothing(_boot: object) -> int:
+        return 0
+
     def run_proxy(boot: ProxyArguments) -> int:
         if gate.exists():
             gate.read_bytes()
@@ -93,7 +96,7 @@ def config(tmp_path: Path, said: Path, gate: Path) -> Iterator[MasterConfig]:
 
     with open_listener("127.0.0.1", 0) as listener:
         yield master_config(
-            runtime, listeners=Listeners((listener,), tuple), roles=Roles(lambda _boot: 0, run_proxy, lambda _boot: 0)
+            runtime, listeners=Listeners((listener,), tuple), roles=Roles(nothing, run_proxy, nothing, nothing)
         )
 
 

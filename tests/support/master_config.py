@@ -61,7 +61,7 @@ def master_config(runtime: RuntimeDir, **changes: Any) -> MasterConfig:
         "redis_url": "redis://localhost",
         "redis": None,
         "listeners": Listeners((), tuple),
-        "roles": Roles(lambda _boot: 0, lambda _boot: 0, lambda _boot: 0),
+        "roles": Roles(*[lambda _boot: 0] * 4),
         "messages": NoMessages(),
         "argv": (),
         "leftovers": Leftovers(),

@@ -42,6 +42,7 @@ from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import SETTINGS, Settings
 from pwgrid.settings.pools import PoolTable
+from pwgrid.tls.main import run_tls
 from tests.support.master_config import NoMessages, master_config
 
 _TREE = """
@@ -342,7 +343,9 @@ def main(spec: dict[str, Any]) -> int:
             redis_url=spec.get("redis_url", "redis://:secret@127.0.0.1:1/0"),
             redis=redis,
             listeners=Listeners((listener,), tuple),
-            roles=Roles(lambda boot: worker_role(spec, boot), lambda boot: proxy_role(spec, boot), run_forwarder),
+            roles=Roles(
+                lambda boot: worker_role(spec, boot), lambda boot: proxy_role(spec, boot), run_forwarder, run_tls
+            ),
             messages=SaidMessages(),
             lifeline_fd=spec.get("lifeline_fd"),
             argv=spec.get("argv", ()),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pwgrid.common.client_marks import clear_marks, is_passed_on, is_served
+from pwgrid.common.client_marks import clear_marks, is_passed_on, is_served, mark_passed_on
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.proxy.connect import handoff_link
@@ -589,12 +589,19 @@ async def test_a_worker_that_may_live_is_waited_for_also_where_nothing_was_passe
         assert await may_be_served(connection, HandoffFailure("given up", open_until=NEVER))
 
 
-async def test_a_unix_connection_bears_no_mark_and_is_let_go_where_anybody_may_have_it(sock: socket.socket) -> None:
+async def test_a_unix_connection_bears_one_mark_and_is_let_go_where_that_is_set(
+    sock: socket.socket,
+) -> None:
     clear_marks(sock)
-    assert await may_be_served(sock, HandoffFailure("gone", is_dead=True, open_until=NEVER))
+    assert not await may_be_served(sock, HandoffFailure("gone", is_dead=True, open_until=NEVER))
     over = asyncio.get_running_loop().time()
+    assert not await may_be_served(sock, HandoffFailure("the worker does not answer", open_until=over))
+    mark_passed_on(sock)
+    assert await may_be_served(sock, HandoffFailure("gone", is_dead=True, open_until=NEVER))
     assert await may_be_served(sock, HandoffFailure("the worker does not answer", open_until=over))
     assert not await may_be_served(sock, HandoffFailure("full"))
+    clear_marks(sock)
+    assert not is_passed_on(sock)
 
 
 async def test_a_question_has_its_own_answer_among_others(worker: Worker, sock: socket.socket) -> None:

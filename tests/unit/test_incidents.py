@@ -17,6 +17,8 @@ OF_OTHERS = {
     "pids",
     "Resource temporarily unavailable",
     "running",
+    "self-signed certificate",
+    "unable to verify the first certificate",
 }
 
 

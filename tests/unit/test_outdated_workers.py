@@ -29,8 +29,9 @@ def marked(
         parts=SimpleNamespace(code="new"),
         settings_of_pool=lambda _settings: "new",
         by_id={"w": worker},
+        **dict.fromkeys(("proxies", "forwarder", "tls")),
     )
-    found = Reload(*[stand_in] * 6).recycle_outdated()
+    found = Reload(*[stand_in] * 5).recycle_outdated()
     assert found == (["w"] if life.is_capacity and (settings, code) != ("new", "new") else [])
     return worker.recycle
 

@@ -30,7 +30,7 @@ class Stop:
             kept_open=None,
             leftovers=SimpleNamespace(workers=[]),
         )
-        services = SimpleNamespace(proxies=None, forwarder=SimpleNamespace(parked=self.forwarded), redis=None)
+        services = SimpleNamespace(proxies=None, forwarder=SimpleNamespace(parked=self.forwarded), tls=None, redis=None)
         stand_ins: Any = (config, self._workers, services, None, self._shutdown)
         self._reports = Reports(*stand_ins)
 

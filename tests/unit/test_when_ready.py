@@ -30,7 +30,7 @@ class Start:
         self._pool = pool
         self._proxy = SimpleNamespace(listening=False, ready=False)
         workers, proxies = SimpleNamespace(pools={"chromium": pool}), SimpleNamespace(current=self._proxy)
-        services = SimpleNamespace(proxies=proxies, forwarder=None, redis=None)
+        services = SimpleNamespace(proxies=proxies, forwarder=None, tls=None, redis=None)
         stand_ins: Any = (config, workers, services, None, None)
         self.report = Reports(*stand_ins)
         self.report.status = self.status  # type: ignore[method-assign]

@@ -9,8 +9,8 @@ import click
 from pwgrid.cli import ask_grid, output
 from pwgrid.common.errors import GridError
 
-OWN_REDIS = {"redis_url": "", "redis_host": ""}
-"""Flags for a grid that uses no Redis but its own, whatever a file says."""
+PRIVATE = {"redis_url": "", "redis_host": "", "tls_cert": "", "tls_key": "", "tls_ca": ""}
+"""Flags for a grid of one command, whatever a file says: its Redis is its own, and its clients are on this host."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -26,6 +26,8 @@ FLAGS = (
     "token",
     "token_file",
     "allow_public",
+    "tls_cert",
+    "tls_key",
     "log_level",
     "log_format",
     "runtime_dir",

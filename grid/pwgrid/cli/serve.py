@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import click
 
-from pwgrid.cli.options import OWN_REDIS, Configured
+from pwgrid.cli.options import PRIVATE, Configured
 
 
 @click.command(cls=Configured)
@@ -33,7 +33,7 @@ def serve(
     from pwgrid.settings.start_directory import settle
 
     settle(os.environ)
-    flags |= OWN_REDIS if private else {}
+    flags |= PRIVATE if private else {}
     with errors_as_json() if log_format_of(os.environ, flags) == "json" else contextlib.nullcontext():
         loaded = load(config_file, os.environ, flags, private=private)
         sys.exit(start_master(loaded, ready_fd=ready_fd, lifeline_fd=lifeline_fd, check_only=check_only))

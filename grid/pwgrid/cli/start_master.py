@@ -21,7 +21,7 @@ from pwgrid.installed.running_parts import RunningParts, log_warnings
 from pwgrid.master.config import Listeners, MasterConfig, Roles
 from pwgrid.master.find_leftovers import find_leftovers
 from pwgrid.master.leftovers import KeptOpen
-from pwgrid.master.listener import inherited_listeners, open_listener
+from pwgrid.master.listener import inherited_listeners, open_listener, open_private
 from pwgrid.master.main import Master
 from pwgrid.master.upgrade import kept_open
 from pwgrid.proxy.main import run_proxy
@@ -29,10 +29,11 @@ from pwgrid.registry import embedded_redis
 from pwgrid.runtime import descriptor_limit
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.child_files import registry_of
-from pwgrid.runtime.directory import RuntimeDir
+from pwgrid.runtime.directory import TLS_SOCKET, RuntimeDir
 from pwgrid.settings.load import Loaded
 from pwgrid.settings.model import Settings
 from pwgrid.settings.start_directory import absolute, start_directory
+from pwgrid.tls.main import run_tls
 from pwgrid.worker.main import run_worker
 
 log = structlog.get_logger()
@@ -93,14 +94,16 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
                 wait_for(settings, which, messages.progress)
         if not listeners and leftovers.proxy is None:
             listeners = _open(settings, held)
+        completed = partial(_with_inner, settings, runtime, held)
+        listeners = completed(listeners)
         config = MasterConfig(
             settings=settings,
             parts=parts,
             runtime=runtime,
             redis_url=redis_url,
             redis=None if settings.redis_url else embedded_redis.prepare(runtime.directory / "redis"),
-            listeners=Listeners(listeners, partial(_open, settings, held)),
-            roles=Roles(partial(_worker_role, parts), run_proxy, run_forwarder),
+            listeners=Listeners(listeners, lambda: completed(_open(settings, held)), completed),
+            roles=Roles(partial(_worker_role, parts), run_proxy, run_forwarder, run_tls),
             messages=messages,
             argv=_own_command(),
             leftovers=leftovers,
@@ -115,6 +118,16 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
 
 def _open(settings: Settings, held: contextlib.ExitStack) -> tuple[socket.socket, ...]:
     return (held.enter_context(open_listener(settings.host, settings.port, runtime_dir=settings.runtime_dir)),)
+
+
+def _with_inner(
+    settings: Settings, runtime: RuntimeDir, held: contextlib.ExitStack, listeners: tuple[socket.socket, ...]
+) -> tuple[socket.socket, ...]:
+    """These and, where the grid has a certificate, the socket on which proxies accept clients from the TLS process."""
+    path = runtime.directory / TLS_SOCKET
+    if not (listeners and settings.tls_cert) or any(each.getsockname() == str(path) for each in listeners):
+        return listeners
+    return (*listeners, held.enter_context(open_private(path)))
 
 
 def _inherited(loaded: Loaded, kept: KeptOpen | None, held: contextlib.ExitStack) -> tuple[socket.socket, ...]:

@@ -120,6 +120,10 @@ def status_text(found: Found) -> str:
     if (forwarder := found.get("forwarder")) is not None:  # an older master tells of none
         pid = forwarder["pid"] or "starting"
         lines.append(f"forwarder {pid}  {counted(forwarder['sessions'], 'session')} on other hosts")
+    if (tls := found.get("tls")) is not None:
+        lines.append(
+            f"tls {tls['pid'] or 'starting'}  {counted(tls['sessions'], 'session')}" + _problem(tls["problem"])
+        )
     redis = found["redis"]
     lines.append(
         f"redis {redis['url']}" + (f"  pid {redis['pid']}" if redis["pid"] else "") + _problem(redis.get("error"))

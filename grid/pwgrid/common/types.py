@@ -5,7 +5,7 @@ from typing import Final, Literal, get_args
 
 BrowserType = Literal["chromium", "firefox", "webkit"]
 
-ChildKind = Literal["worker", "proxy", "forwarder", "redis"]
+ChildKind = Literal["worker", "proxy", "forwarder", "tls", "redis"]
 """The kinds of processes that the master forks."""
 
 BROWSER_TYPES: Final[tuple[BrowserType, ...]] = get_args(BrowserType)

@@ -19,14 +19,18 @@ from pwgrid.common.grid_url import GridUrl
 from pwgrid.common.packet_server import PROMISE_AGAIN_S, PROMISE_S, Action, PacketServer
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.tcp_options import tune
+from pwgrid.common.tls_way_out import target_line
 from pwgrid.forwarder.loop import ENDED, Loop
 from pwgrid.forwarder.resolve import Address, Found, Resolver
+from pwgrid.runtime.directory import TLS_OUT_SOCKET
 
 LINE_BYTES: Final = 4096
 """How much of an answer is looked at for its status line."""
 
 CONNECT_S: Final = 2.0
 """How long a connect may take where the offer does not say."""
+
+NO_TLS: Final = "it speaks TLS, and this host's TLS process is not there: set TLS_CERT and TLS_KEY here, or TLS_CA"
 
 _SWITCHING: Final = b"HTTP/1.1 101"
 
@@ -46,6 +50,8 @@ class Offer:
     connect_s: float
     client: socket.socket
     send: Callable[[bytes], None]
+    through: str = ""
+    """The Unix socket of the TLS process, if that host speaks TLS."""
 
     @property
     def address(self) -> str:
@@ -61,6 +67,7 @@ class OfferServer(PacketServer):
 
     def __init__(self, path: Path, loop: Loop, on_offer: Callable[[Offer], None]) -> None:
         super().__init__(path, loop)
+        self._tls_path = path.with_name(TLS_OUT_SOCKET)
         self._on_offer = on_offer
 
     def open(self) -> None:
@@ -76,7 +83,9 @@ class OfferServer(PacketServer):
         (fd,) = fds
         client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fd)
         send = partial(self._send, link)
-        return partial(self._on_offer, Offer(session, deadline, until, host, port, text, limit, client, send))
+        through = str(self._tls_path) if said.get("tls") is True else ""
+        offer = Offer(session, deadline, until, host, port, text, limit, client, send, through)
+        return partial(self._on_offer, offer)
 
 
 class PendingSession:
@@ -103,6 +112,8 @@ class PendingSession:
         self._addresses: list[Address] = []
         self._is_connected = False
         self._unsent = memoryview(offer.text)
+        if offer.through:
+            self._unsent = memoryview(target_line(offer.host, offer.port) + offer.text)
         self._trouble = "its name has no address"
         self._is_over = False
         connect_s = max(0.0, min(offer.connect_s, offer.until - loop.now()))
@@ -113,7 +124,10 @@ class PendingSession:
     def start(self) -> None:
         """Begins to connect. It may be refused before this returns."""
         self._loop.add_edges(self.offer.client, self._on_client)
-        self._resolver.resolve(self.offer.host, self.offer.port, self._on_addresses)
+        if self.offer.through:
+            self._on_addresses([(socket.AF_UNIX, self.offer.through)])
+        else:
+            self._resolver.resolve(self.offer.host, self.offer.port, self._on_addresses)
 
     def refuse(self, reason: OfferRefusal, detail: str = "") -> None:
         """Answers that the client is not taken, and closes both sockets. Idempotent."""
@@ -156,6 +170,10 @@ class PendingSession:
                 continue
             tune(host, self._ping_timeout_s)
             failed = host.connect_ex(address)
+            if family == socket.AF_UNIX and failed:
+                self._trouble = NO_TLS
+                host.close()
+                continue
             if failed in (0, errno.EINPROGRESS):
                 self._host = host
                 self._loop.add_edges(host, self._on_host)

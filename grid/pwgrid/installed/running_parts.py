@@ -13,6 +13,7 @@ import structlog
 
 import pwgrid
 from pwgrid.common import log as logging
+from pwgrid.common.certificate import client_context, server_context
 from pwgrid.common.errors import BrowserMissing
 from pwgrid.common.paths import resource_dir
 from pwgrid.installed import confine_setting
@@ -33,8 +34,11 @@ class RunningParts:
     fingerprint."""
 
     def __init__(self, loaded: Loaded) -> None:
-        """Raises BrowserMissing, or GridError where the kernel lacks what the settings ask for."""
+        """Raises BrowserMissing, or GridError where the kernel lacks what the settings ask for, or the certificate
+        cannot be used."""
         confine_setting.check(loaded.settings)
+        if loaded.settings.tls_cert or loaded.settings.tls_ca:
+            _check_certificates(loaded.settings)
         self._loaded, self._sources = loaded, loaded.sources
         self.code: Final = code_fingerprint()
         self.browsers = _find_browsers(loaded.settings)
@@ -111,6 +115,13 @@ def log_warnings(loaded: Loaded) -> None:
         why = "CONFINE=off" if settings.confine == "off" else confine_setting.NO_LANDLOCK
         who = "clients" if settings.block_file_urls == "off" else "browsers that are broken into"
         log.warning("browsers_not_confined", reason=why, about=f"{who} read what the grid's user may read")
+
+
+def _check_certificates(settings: Settings) -> None:
+    """Raises GridError. While the grid runs, a certificate that cannot be used does not replace the one before it."""
+    if settings.tls_cert:
+        server_context(settings.tls_cert, settings.tls_key)
+    client_context(settings.tls_ca)
 
 
 def _find_browsers(settings: Settings, scaled_up: Collection[str] = ()) -> dict[str, FoundBrowser]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -19,6 +20,10 @@ log = structlog.get_logger()
 
 RETRY_INTERVAL_S: Final = 3.0
 """How long a file waits that a full disk has refused."""
+
+
+_PARTS: Final[Mapping[ChildKind, tuple[Part, ...]]] = {"proxy": ("proxy", "fixed"), "tls": ("fixed",)}
+"""What concerns a service. What is fixed while one master runs may be different for the next one."""
 
 
 class ForkedProcess(Protocol):
@@ -45,8 +50,7 @@ class ChildFileWriter:
 
     def settings_of(self, kind: ChildKind) -> str:
         """The fingerprint of the settings that concern a service of this kind, as they are now."""
-        parts: tuple[Part, ...] = ("proxy",) if kind == "proxy" else ()
-        return digest(concerning(self._config.settings.plain(), *parts))
+        return digest(concerning(self._config.settings.plain(), *_PARTS.get(kind, ())))
 
     def settings_of_pool(self, pool: PoolSettings) -> str:
         """The fingerprint of the settings that the workers of a pool are forked with."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from pwgrid.installed.running_parts import RunningParts
 from pwgrid.master.leftovers import KeptOpen, Leftovers
 from pwgrid.registry.embedded_redis import EmbeddedRedis
-from pwgrid.runtime.child_arguments import ForwarderArguments, ProxyArguments, WorkerArguments
+from pwgrid.runtime.child_arguments import ForwarderArguments, ProxyArguments, TlsArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
@@ -24,15 +24,18 @@ class Roles:
     worker: Callable[[WorkerArguments], int]
     proxy: Callable[[ProxyArguments], int]
     forwarder: Callable[[ForwarderArguments], int]
+    tls: Callable[[TlsArguments], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
     """The listening sockets that are `there` (none where a proxy that another master forked has them), and how to
-    `open` new ones, if that proxy does not hand them over. Raises GridError."""
+    `open` new ones, if that proxy does not hand them over. `completed` adds to those that it hands over what these
+    settings need besides. Both raise GridError."""
 
     there: tuple[socket, ...]
     open: Callable[[], tuple[socket, ...]]
+    completed: Callable[[tuple[socket, ...]], tuple[socket, ...]] = tuple
 
 
 class StartMessages(Protocol):

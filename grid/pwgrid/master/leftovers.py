@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pwgrid.runtime.child_files import RETIRING, ChildState
-from pwgrid.runtime.directory import CODE_CACHE, FORWARDER_SOCKET, KEPT_FILES, UNWRITTEN
+from pwgrid.runtime.directory import CODE_CACHE, FORWARDER_SOCKET, KEPT_FILES, TLS_OUT_SOCKET, TLS_SOCKET, UNWRITTEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,26 +20,36 @@ class Leftovers:
     redis: ChildState | None = None
     dead: list[ChildState] = field(default_factory=list)
     forwarder: ChildState | None = None
+    tls: ChildState | None = None
+    retiring_tls: list[ChildState] = field(default_factory=list)
 
     @classmethod
     def of(cls, usable: Sequence[ChildState], dead: list[ChildState]) -> Leftovers:
-        """One proxy is for new clients: the newest one that still has listening sockets. The others serve the clients
-        that they have accepted, and end."""
+        """One proxy, and one TLS process, is for new clients: the newest one that still has listening sockets. The
+        others serve the clients that they have accepted, and end."""
         workers = [state for state in usable if state.kind == "worker"]
         redis = next((state for state in usable if state.kind == "redis"), None)
-        proxies = [state for state in usable if state.kind == "proxy"]
-        accepting = [state for state in proxies if state.status != RETIRING]
-        proxy = max(accepting, key=lambda state: state.forked_at, default=None)
+        proxy, retiring = _newest([state for state in usable if state.kind == "proxy"])
+        tls, retiring_tls = _newest([state for state in usable if state.kind == "tls"])
         forwarder = next((state for state in usable if state.kind == "forwarder"), None)
-        return cls(workers, proxy, [state for state in proxies if state is not proxy], redis, dead, forwarder)
+        return cls(workers, proxy, retiring, redis, dead, forwarder, tls, retiring_tls)
 
     def paths(self) -> list[str]:
         """The paths in the runtime directory that must stay."""
-        proxies = ["proxy"] if self.proxy or self.retiring else []
+        # A proxy may have the socket at which the next TLS process reaches it.
+        proxies = ["proxy", TLS_SOCKET] if self.proxy or self.retiring else []
+        tls = ["tls", TLS_OUT_SOCKET] if self.tls or self.retiring_tls else []
         forwarder = ["forwarder", FORWARDER_SOCKET] if self.forwarder else []
         redis = ["redis"] if self.redis else []
-        paths = [f"w/{state.name}" for state in self.workers] + proxies + forwarder + redis
+        paths = [f"w/{state.name}" for state in self.workers] + proxies + forwarder + tls + redis
         return [*paths, UNWRITTEN, CODE_CACHE, KEPT_FILES] if paths else []
+
+
+def _newest(states: Sequence[ChildState]) -> tuple[ChildState | None, list[ChildState]]:
+    """The newest of these that is not retiring, and all others."""
+    accepting = [state for state in states if state.status != RETIRING]
+    newest = max(accepting, key=lambda state: state.forked_at, default=None)
+    return newest, [state for state in states if state is not newest]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import os
 import socket
 import stat
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Final
 
 from pwgrid.common.errors import AlreadyRunning, GridError
@@ -38,6 +39,20 @@ def open_listener(host: str, port: int, runtime_dir: str = "") -> socket.socket:
             undo.pop_all()
     except OSError as error:  # also of a kernel without IPv6
         raise _refusal(host, port, runtime_dir, error) from None
+    return listener
+
+
+def open_private(path: Path) -> socket.socket:
+    """A listening Unix socket for processes of the grid alone; what is at `path` is replaced. Raises GridError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise GridError(f"cannot listen on {path}: {error.strerror or error}") from None
     return listener
 
 

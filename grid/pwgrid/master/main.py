@@ -33,9 +33,12 @@ from pwgrid.master.policy.worker_plan import Limits
 from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.reload import Reload
-from pwgrid.master.reports import Reports, Services
+from pwgrid.master.reports import Reports
+from pwgrid.master.services import Services
 from pwgrid.master.shutdown_order import Shutdown, ShutdownPhase, Step
 from pwgrid.master.signal_queue import SignalQueue, has_terminal
+from pwgrid.master.tls import NAME as TLS
+from pwgrid.master.tls import TlsProcesses
 from pwgrid.master.upgrade import VersionChange, execute
 from pwgrid.master.workers.clean_up import SHORTAGE_S
 from pwgrid.master.workers.workers import Workers
@@ -75,13 +78,13 @@ class Master:
         self._redis = RedisChild(loop, config.redis, files) if config.redis else None
         self._proxies = Proxies(loop, config, files)
         self._forwarder = ForwarderChild(loop, config, files)
+        self._tls = TlsProcesses(loop, config, files, lambda: self._proxies.current.listeners)
         self._workers = Workers(loop, config, files, self._proxies)
         self._memory = MemoryMeter(config, self._workers)
         self._priorities = BrowserPriorities(loop, config, self._workers)
-        self._reports = Reports(
-            config, self._workers, Services(self._proxies, self._forwarder, self._redis), self._memory, self._shutdown
-        )
-        self._reload = Reload(loop, config, files, self._workers, self._proxies, self._forwarder)
+        services = Services(self._proxies, self._forwarder, self._tls, self._redis)
+        self._reports = Reports(config, self._workers, services, self._memory, self._shutdown)
+        self._reload = Reload(loop, config, files, self._workers, services)
         self._version_change = VersionChange(loop, config, self._workers, self._proxies, self._execute)
         self._requests = Requests(
             config, self._workers, self._shutdown, self._reload, self._version_change, self._reports, self.stop
@@ -147,7 +150,7 @@ class Master:
             return
         self._version_change.cancel(_DETACHED)
         settings = self._config.settings
-        for send in (self._proxies.tell_all, self._workers.tell_all, self._forwarder.tell):
+        for send in (self._proxies.tell_all, self._workers.tell_all, self._forwarder.tell, self._tls.tell_all):
             send("detached", {"graceS": settings.detach_grace})
         try:
             self._config.runtime.leave(settings.detach_grace, settings.drain_timeout)
@@ -180,6 +183,7 @@ class Master:
         elif self._may_start():
             self._proxies.current.start()
             self._forwarder.start_if_due()
+            self._tls.start_if_due()
             guard, room = self._memory.guard.reason, self._memory.room()
             demand = self._proxies.demand()
             turn_by = min(turn_by, self._workers.follow_demand(now, demand, room, self._memory.no_room()))
@@ -205,7 +209,8 @@ class Master:
             self._proxies.stop()
         if shutdown.phase is ShutdownPhase.PROXY and not self._proxies.pids():
             shutdown.step(Step.PROXY_GONE)
-        if shutdown.phase is ShutdownPhase.FORWARDER and self._forwarder.pid is None:
+            self._tls.stop()
+        if shutdown.phase is ShutdownPhase.FORWARDER and self._forwarder.pid is None and not self._tls.pids():
             shutdown.step(Step.FORWARDER_GONE)
             if self._redis is not None:
                 self._redis.stop()
@@ -219,10 +224,11 @@ class Master:
         self._workers.kill_all()
         self._proxies.kill()
         self._forwarder.kill()
+        self._tls.kill()
         if self._redis is not None:
             self._redis.kill()
         services = (self._forwarder, *([self._redis] if self._redis else []))
-        while self._workers.by_id or self._proxies.pids() or any(each.pid for each in services):
+        while self._workers.by_id or self._proxies.pids() or self._tls.pids() or any(each.pid for each in services):
             self._loop.wait()
 
     # What comes in
@@ -274,6 +280,8 @@ class Master:
             return self._proxies.attach(reconnect)
         if reconnect.name == FORWARDER:
             return self._forwarder.attach(reconnect)
+        if reconnect.name == TLS:
+            return self._tls.attach(reconnect)
         return self._workers.attach(reconnect)
 
     # After another master, and before the next one
@@ -285,11 +293,13 @@ class Master:
         self._proxies.adopt(leftovers)
         if leftovers.forwarder is not None:
             self._forwarder.adopt(leftovers.forwarder)
+        self._tls.adopt(leftovers)
         self._workers.adopt(leftovers.workers)
         if self._config.kept_open is not None:
             self._scale_again(self._config.kept_open.pools)
             self._version_change.replace_children()
             self._forwarder.replace()
+            self._tls.replace()
         else:
             self._reload.replace_outdated(leftovers.proxy)
         for state in leftovers.dead:
@@ -344,7 +354,7 @@ class Master:
     def _own_pids(self) -> set[int]:
         services = {each.pid for each in (self._redis, self._forwarder) if each and each.pid}
         workers = {worker.child.pid for worker in self._workers.by_id.values() if worker.life.has_process}
-        return services | self._proxies.pids() | self._version_change.pids() | workers
+        return services | self._proxies.pids() | self._tls.pids() | self._version_change.pids() | workers
 
 
 def _share_memory_with_children() -> None:

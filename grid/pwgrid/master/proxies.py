@@ -130,7 +130,7 @@ class ProxyChild(RestartedChild):
             for each in reconnect.sockets:
                 each.close()
         else:
-            self.listeners = tuple(reconnect.sockets)
+            self.listeners = self._config.listeners.completed(tuple(reconnect.sockets))
         return True
 
     def _end(self, command: str, term_at: float) -> None:

@@ -16,9 +16,8 @@ from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred
 from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.forwarder import ForwarderChild
 from pwgrid.master.policy.changed_settings import Change, compare
-from pwgrid.master.proxies import Proxies
+from pwgrid.master.services import Services
 from pwgrid.master.workers.workers import Workers
 from pwgrid.runtime.child_files import ChildState
 from pwgrid.settings.model import Settings
@@ -41,15 +40,15 @@ class Reload:
         config: MasterConfig,
         files: ChildFileWriter,
         workers: Workers,
-        proxies: Proxies,
-        forwarder: ForwarderChild,
+        services: Services,
     ) -> None:
         self._loop = loop
         self._config = config
         self._files = files
         self._workers = workers
-        self._proxies = proxies
-        self._forwarder = forwarder
+        self._proxies = services.proxies
+        self._forwarder = services.forwarder
+        self._tls = services.tls
         self._unanswered: list[tuple[Deferred, Frame]] = []
         self._late = loop.timer(lambda: self._answer(proxy_knows=False))
 
@@ -57,6 +56,7 @@ class Reload:
         """Open the log anew, read the configuration again and follow it. The answer comes when the proxy, which clients
         meet, has it, too, or after KNOWN_S. Raises ValueError with all faults of the configuration."""
         self._open_log_again()  # also where the configuration is refused: who rotates the log cannot mend that
+        self._tls.tell_all("look", {})
         answer, done = Deferred(), self._run()
         self._unanswered.append((answer, done))
         if done["changed"]:
@@ -80,7 +80,7 @@ class Reload:
     def _open_log_again(self) -> None:
         if path := self._config.settings.log_file:
             logging.open_again(path)
-            for send in (self._proxies.tell_all, self._workers.tell_all, self._forwarder.tell):
+            for send in (self._proxies.tell_all, self._workers.tell_all, self._forwarder.tell, self._tls.tell_all):
                 send("open_log", {})
 
     def _run(self) -> Frame:

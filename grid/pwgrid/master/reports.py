@@ -8,7 +8,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -24,10 +23,8 @@ from pwgrid.common.types import GIVEN_BY_CLIENTS
 from pwgrid.common.wording import counted
 from pwgrid.common.worker_lifecycle import NOT_ENDED, WorkerStatus
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.embedded_redis_child import RedisChild
-from pwgrid.master.forwarder import ForwarderChild
 from pwgrid.master.memory_meter import MemoryMeter
-from pwgrid.master.proxies import Proxies
+from pwgrid.master.services import Services
 from pwgrid.master.shutdown_order import Shutdown
 from pwgrid.master.workers.workers import Workers
 from pwgrid.tokens.tokens import operators_token_id
@@ -40,15 +37,6 @@ MOST_CHARACTERS: Final = 80
 ANSWER_S: Final = 1.0
 """How long to wait for workers to say how many sessions they have: what they said last is up to a ping old."""
 COUNT_S: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What runs beside the workers. `redis` is None for an external Redis."""
-
-    proxies: Proxies
-    forwarder: ForwarderChild
-    redis: RedisChild | None
 
 
 class Reports:
@@ -71,6 +59,7 @@ class Reports:
         self._workers = workers
         self._proxies = services.proxies
         self._forwarder = services.forwarder
+        self._tls = services.tls
         self._redis = services.redis
         self._memory = memory
         self._shutdown = shutdown
@@ -97,6 +86,7 @@ class Reports:
             "master": {"pid": os.getpid(), "startedAt": self.started_at},
             "proxy": {"pid": self._proxies.current.pid, "beingReplaced": self._proxies.is_being_replaced},
             "forwarder": self._forwarder_reply(),
+            "tls": self._tls.status_reply(),
             "redis": self._redis_reply(),
             "host": self._memory.status_reply(),
             "pools": [pool.status_reply() for pool in self._workers.pools.values()],

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from functools import partial
@@ -27,6 +28,7 @@ from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.client_traces import ClientTraces
 from pwgrid.proxy.connect.connect import ConnectingClient
+from pwgrid.proxy.connect.encrypted_client import EncryptedClientChooser
 from pwgrid.proxy.connect.find_session import SessionFinder
 from pwgrid.proxy.connect.first_bytes import ProtocolChooser
 from pwgrid.proxy.connect.forwarding import Forwarding
@@ -49,6 +51,7 @@ from pwgrid.proxy.session_files import MIB, SessionFiles
 from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.descriptor_limit import room_for_clients
+from pwgrid.runtime.directory import TLS_SOCKET
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last, workers_end
 from pwgrid.settings.model import is_loopback
 from pwgrid.tokens.file import TokenFile
@@ -118,7 +121,7 @@ class Proxy:
         forwarding = None
         if self.hosts.name:
             records, health = self.registry.hosts, self.selector.health
-            forwarding = Forwarding(boot.runtime, self.hosts, records, self.handoffs, health)
+            forwarding = Forwarding(boot.runtime, self.hosts, records, self.handoffs, health, self.settings.tls_ca)
         self.access = access_of(boot, lambda: self._is_retiring and self.roster.operators_token != own_token_id)
         self.readiness = Readiness(self.settings, self.roster, self.registry)
         sessions = SessionFinder(self.registry, self.roster, self.handoffs)
@@ -155,7 +158,12 @@ class Proxy:
     async def run(self) -> int:
         """Serves until the master says stop, or a SIGTERM or the loss of the master ends it. Returns the exit code."""
         settings = self.settings
-        choose_protocol = partial(ProtocolChooser, IdleConnections(self._room), self.gateway.figures.note_refusal)
+        choose_protocol: Callable[..., asyncio.Protocol] = ProtocolChooser
+        listeners = [*self.boot.listeners]
+        if settings.tls_cert:  # clients at the others come to the TLS process
+            choose_protocol = partial(EncryptedClientChooser, str(self.boot.runtime / TLS_SOCKET))
+            listeners = [listener for listener in listeners if listener.family == socket.AF_UNIX]
+        choose_protocol = partial(choose_protocol, IdleConnections(self._room), self.gateway.figures.note_refusal)
         server = self._server = GridServer(
             uvicorn.Config(
                 create_app(self._services(), self.access),
@@ -176,7 +184,7 @@ class Proxy:
             ),
             self._stop,
         )
-        for listener in self.boot.listeners:
+        for listener in listeners:
             tune(listener, settings.session_ping_timeout)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._on_sigterm)
         self._background_tasks.start(self.control.run(), "control link")
@@ -188,7 +196,7 @@ class Proxy:
             self._background_tasks.start(self.hosts.keep(), "hosts")
         # Before the master's first state the proxy knows no pool, and would refuse clients from the backlog.
         await first_of(self._told.wait(), self._stop.wait())
-        serving = asyncio.create_task(server.serve(sockets=list(self.boot.listeners)))
+        serving = asyncio.create_task(server.serve(sockets=listeners))
         self.control.event("listening", {})
         await first_of(asyncio.wait([serving]), self._stop.wait())
         self.control.stopping()

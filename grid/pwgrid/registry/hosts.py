@@ -68,6 +68,8 @@ class HostRecord:
     beat_s: float = BEAT_S
     """How often that host's proxy tells of it."""
     is_stopping: bool = False
+    is_encrypted: bool = False
+    """Whether its port speaks TLS."""
     pools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     workers: tuple[Mapping[str, Any], ...] = ()
     waiting: Mapping[str, int] = field(default_factory=dict)
@@ -85,6 +87,7 @@ class HostRecord:
             "at": self.at,
             "beatS": self.beat_s,
             "stopping": self.is_stopping,
+            "tls": self.is_encrypted,
             "pools": self.pools,
             "workers": self.workers,
             "waiting": self.waiting,
@@ -114,6 +117,7 @@ class HostRecord:
                 at=float(told["at"]),
                 beat_s=float(told.get("beatS", BEAT_S)),
                 is_stopping=bool(told.get("stopping")),
+                is_encrypted=bool(told.get("tls")),
                 pools={str(pool): dict(each) for pool, each in told["pools"].items()},
                 workers=tuple(dict(each) for each in told["workers"]),
                 waiting={str(pool): int(count) for pool, count in told.get("waiting", {}).items()},

@@ -63,3 +63,14 @@ class ForwarderArguments:
 
     settings: Settings
     runtime: Path
+
+
+@dataclass(frozen=True, slots=True)
+class TlsArguments:
+    """Everything that a TLS process needs that only the master can give. `listeners` are those for clients that speak
+    TLS, bound and listening already."""
+
+    settings: Settings
+    runtime: Path
+    control: socket.socket
+    listeners: tuple[socket.socket, ...]

@@ -26,7 +26,7 @@ from pwgrid.runtime.process_identity import find_process
 
 WORKER_FILE: Final = "worker.json"
 RETIRING: Final = "retiring"
-"""The status of a proxy that accepts no more clients."""
+"""The status of a proxy or TLS process that accepts no more clients."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")  # not psutil's boot time: that moves with the clock
 
 
@@ -98,7 +98,7 @@ def remove_state(runtime: Path, kind: ChildKind, name: str) -> None:
 
 def read_states(runtime: Path) -> Iterator[ChildState]:
     """Every child that has a file in `runtime`; skips files that cannot be read."""
-    others = ("proxy/*.json", "forwarder/*.json", "redis/server.json")
+    others = ("proxy/*.json", "forwarder/*.json", "tls/*.json", "redis/server.json")
     paths = [*runtime.glob(f"w/*/{WORKER_FILE}"), *itertools.chain.from_iterable(map(runtime.glob, others))]
     for path in sorted(paths):
         state = _read(path)

@@ -41,6 +41,12 @@ SESSION_FILES: Final = "files"
 FORWARDER_SOCKET: Final = "forwarder.sock"
 """Where proxies offer clients whose workers are on other hosts."""
 
+TLS_SOCKET: Final = "tls.sock"
+"""Where proxies accept the clients whose TLS has ended in the TLS process."""
+
+TLS_OUT_SOCKET: Final = "tls-out.sock"
+"""Where the forwarder connects to reach a host that speaks TLS."""
+
 PROTOCOLS: Final = "devtools"
 """The directory for descriptions of the DevTools protocol, by versions of Chromium."""
 

@@ -328,6 +328,8 @@ def _warnings(settings: Settings, sources: Mapping[str, str], config_file: Path 
     path = settings.token_file or (str(config_file) if source == str(config_file) else "")
     if path and _is_readable_by_others(path):
         yield f"everybody on this host can read the token in {path}: chmod o-r {path}"
+    if settings.tls_key and _is_readable_by_others(settings.tls_key):
+        yield f"everybody on this host can read the key in {settings.tls_key}: chmod o-r {settings.tls_key}"
 
 
 def _is_readable_by_others(path: str) -> bool:

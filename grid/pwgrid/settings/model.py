@@ -63,7 +63,9 @@ LAUNCHES: Final = 1000
 """After so many own browsers a worker is recycled, where nothing else is set: it is the lifetime of one whose sessions
 all have their own."""
 
-_PREFIXED: Final = frozenset({"host", "port", "prefer", "token", "token_file", "runtime_dir", POOLS})
+_PREFIXED: Final = frozenset(
+    {"host", "port", "prefer", "token", "token_file", "tls_cert", "tls_key", "tls_ca", "runtime_dir", POOLS}
+)
 """These names are too general for environment variables without our prefix."""
 
 _FLAGS: Final = {"max_concurrent_sessions": "--slots", "worker_select_timeout": "--queue-timeout"}
@@ -133,6 +135,12 @@ class Settings(BaseModel, frozen=True):
     """URL of the grid for its clients, like https://grid.example.org/grid behind a reverse proxy."""
     advertised_host: value_types.HostOrNone = setting("", "listener", "fixed")
     """Host in the endpoints that clients get, and for other grids on the same Redis: they are one then. Empty: host."""
+    tls_cert: value_types.FilePath = setting("", "listener", "fixed")
+    """File with a certificate (PEM), and those of its authorities behind it: the port speaks TLS then."""
+    tls_key: value_types.FilePath = setting("", "listener", "fixed")
+    """File with the certificate's private key (PEM, without a password)."""
+    tls_ca: value_types.FilePath = setting("", "listener", "fixed")
+    """File with the authorities (PEM) that certificates of other hosts are checked by; empty: those of the system."""
     trusted_proxies: tuple[value_types.TrustedProxy, ...] = setting((), "listener", "proxy")
     """Reverse proxies whose X-Forwarded-* or Forwarded headers count: addresses, networks, unix for a Unix socket."""
 
@@ -381,7 +389,7 @@ class Settings(BaseModel, frozen=True):
 
     def local_url(self) -> GridUrl:
         """The grid's URL for clients on this host."""
-        return GridUrl(False, reachable(self.host), self.port)
+        return GridUrl(bool(self.tls_cert), reachable(self.host), self.port)
 
     def base_url(self) -> str:
         """The grid's ws or wss URL for clients, without a slash at its end: the advertised one, perhaps with a
@@ -474,6 +482,10 @@ class Settings(BaseModel, frozen=True):
                 " or say with ALLOW_PUBLIC=true or --allow-public that everyone may use it"
             )
             yield ("host", "token", "allow_public"), "host", sentence
+        if bool(self.tls_cert) != bool(self.tls_key):
+            missing, given = ("tls_key", "tls_cert") if self.tls_cert else ("tls_cert", "tls_key")
+            sentence = f"needs {missing}, too: TLS has both, or neither"
+            yield ("tls_cert", "tls_key"), given, sentence
         advertised = self.advertised()
         is_one_of_several = self.redis_url or self.redis_host  # advertised_host is for other hosts then
         if (

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from pwgrid.common import trace_settings
+from pwgrid.common.certificate import server_context
 from pwgrid.common.errors import AlreadyRunning, GridError
 from pwgrid.common.redis_faults import FaultKind
 from pwgrid.common.redis_url import is_cluster, shown, user_of
@@ -77,6 +78,8 @@ def examine(loaded: Loaded) -> Iterator[Finding]:
     yield from _room(settings, places.root)
     yield _redis(loaded)
     yield _port(settings)
+    if settings.tls_cert:
+        yield _certificate(settings)
     yield from _traces()
     yield from _leftovers(settings)
 
@@ -283,6 +286,14 @@ def _redis(loaded: Loaded) -> Finding:
         to_do = f"as its administrator{', on each node' if of_cluster else ''}: {line}"
     private = how_to_unset(*loaded.redis_named_by)
     return Finding("redis", "bad", f"{shown(url)}: {tried.fault.what}", f"{to_do}; or {private} for a private one")
+
+
+def _certificate(settings: Settings) -> Finding:
+    try:
+        server_context(settings.tls_cert, settings.tls_key)
+    except GridError as error:
+        return Finding("tls", "bad", error.sentence)
+    return Finding("tls", "good", f"{settings.tls_cert} and its key")
 
 
 def _port(settings: Settings) -> Finding:

@@ -188,10 +188,14 @@ class Installation(ABC):
         return self._asked.after(self._before.options)
 
     @cached_property
-    def _browsers(self) -> list[FoundBrowser | None]:
+    def _settings(self) -> Settings:
+        """What the configuration of an earlier installation says, which is kept."""
         file = self._places.config / "grid.toml"
-        settings = load(file, {}, {}).settings if file.exists() else Settings()
-        return browsers_of(settings, self._downloads)
+        return load(file, {}, {}).settings if file.exists() else Settings()
+
+    @cached_property
+    def _browsers(self) -> list[FoundBrowser | None]:
+        return browsers_of(self._settings, self._downloads)
 
     @cached_property
     def _service(self) -> Service:
@@ -254,7 +258,8 @@ class Installation(ABC):
         """The address, where the token is, and `more`."""
         token = self._service.token
         about_token = [f"token      in {token}; docs/connect.md says how clients give it"] if token else []
-        return (f"endpoint   ws://{self._service.address}", *about_token, *more)
+        scheme = "wss" if self._settings.tls_cert else "ws"
+        return (f"endpoint   {scheme}://{self._service.address}", *about_token, *more)
 
 
 def browsers_of(settings: Settings, directory: Path | None) -> list[FoundBrowser | None]:

@@ -6,6 +6,7 @@ import glob
 import http.client
 import shlex
 import shutil
+import ssl
 import sys
 import time
 from collections.abc import Collection, Sequence
@@ -171,10 +172,16 @@ def await_ready(conf: Path, about: Service) -> None:
 
 def is_ready(host: str, port: int) -> bool:
     """Whether a grid that listens there is ready."""
-    asks = http.client.HTTPConnection(reachable(host), port, timeout=_ANSWER_S)
-    with contextlib.closing(asks), contextlib.suppress(OSError, http.client.HTTPException):
-        asks.request("GET", "/health/ready")
-        return asks.getresponse().status == http.HTTPStatus.OK
+    # Its configuration may have a certificate, which is hardly one for a loopback address.
+    encrypted = ssl._create_unverified_context()
+    for asks in (
+        http.client.HTTPConnection(reachable(host), port, timeout=_ANSWER_S),
+        http.client.HTTPSConnection(reachable(host), port, timeout=_ANSWER_S, context=encrypted),
+    ):
+        with contextlib.closing(asks), contextlib.suppress(OSError, http.client.HTTPException):
+            asks.request("GET", "/health/ready")
+            if asks.getresponse().status == http.HTTPStatus.OK:
+                return True
     return False
 
 

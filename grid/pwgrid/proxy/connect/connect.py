@@ -21,6 +21,7 @@ from pwgrid.common.reasons import EndReason, OfferRefusal
 from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.common.types import Isolation, Protocol
 from pwgrid.proxy.client_traces import Attempt, attempting
+from pwgrid.proxy.connect.encrypted_client import socket_of
 from pwgrid.proxy.connect.find_session import FoundSession
 from pwgrid.proxy.connect.first_bytes import parse_head
 from pwgrid.proxy.connect.forwarding import Forwarded, Forwarding
@@ -375,7 +376,7 @@ class ConnectingClient(asyncio.Protocol):
             raise ClientGone
         # From here the browser server reads this socket; a byte that the proxy reads would be missing there.
         self._transport.pause_reading()
-        self._sock = self._transport.get_extra_info("socket")
+        self._sock = socket_of(self._transport)
         clear_marks(self._sock)
         since, offer = time.monotonic(), self._gateway.offer
         until = since + self._gateway.settings.launch_timeout

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from typing import Any, Final
 import orjson
 import structlog
 
+from pwgrid.common.certificate import client_context
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.grid_url import GridUrl
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
@@ -78,13 +80,21 @@ class Forwarding:
     forwarder is silent."""
 
     def __init__(
-        self, runtime: Path, keeper: HostKeeper, records: HostRecords, handoffs: Handoffs, health: WorkerHealth
+        self,
+        runtime: Path,
+        keeper: HostKeeper,
+        records: HostRecords,
+        handoffs: Handoffs,
+        health: WorkerHealth,
+        tls_ca: str = "",
     ) -> None:
         self._path = runtime / FORWARDER_SOCKET
         self._keeper = keeper
         self._records = records
         self._handoffs = handoffs
         self._health = health
+        self._tls_ca = tls_ca
+        self._context: ssl.SSLContext | None = None
         self._link: HandoffLink | None = None
         self.forwarded = 0
         """Clients that another host has taken."""
@@ -122,6 +132,7 @@ class Forwarding:
             "deadline": now + HANDOFF_TIMEOUT_S,
             "until": until,
             "to": host.record.address,
+            "tls": host.record.is_encrypted,
             "head": head(forward_id, address, request["headers"]),
             "early": "",  # it is in Redis, with all else
             "limit": CONNECT_S,
@@ -202,14 +213,15 @@ class Forwarding:
         writer = None
         try:
             async with asyncio.timeout(CONNECT_S):
-                reader, writer = await asyncio.open_connection(*address)
+                tls = self._trusted() if host.record.is_encrypted else None
+                reader, writer = await asyncio.open_connection(*address, ssl=tls)
             async with asyncio.timeout(timeout_s):
                 writer.write(question_head(forward_id, GridUrl(False, *address).address).encode("latin-1"))
                 answered = await reader.readuntil(b"\r\n\r\n")
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             if writer is not None:
                 writer.close()
-            self._keeper.unreachable(host, repr(error))
+            self._keeper.unreachable(host, repr(error))  # also of a certificate that is not trusted
             raise HostUnreachable(f"its host {name} does not answer") from None
         try:
             status, _, headers = answered.partition(b"\r\n")
@@ -219,6 +231,12 @@ class Forwarding:
             yield reader, int(length[1]) if length else 0
         finally:
             writer.close()
+
+    def _trusted(self) -> ssl.SSLContext:
+        """What certificates of other hosts are checked with."""
+        if self._context is None:
+            self._context = client_context(self._tls_ca)
+        return self._context
 
     async def _leave(self, forward: Mapping[str, Any]) -> str:
         """Raises HandoffFailure."""

@@ -326,15 +326,16 @@ async def may_be_served(sock: socket.socket, failure: HandoffFailure) -> bool:
     """Returns whether a browser server has this client's connection although the handoff failed.
 
     A worker may have passed the socket on and died before its answer. Two browser servers on one connection would break
-    it, so this polls the marks until no browser server can take it any more. A client on a Unix socket has no marks:
-    wherever a browser server may have it, the answer is yes, and the client may connect again.
+    it, so this polls the marks until no browser server can take it any more. A client on a Unix socket has only the
+    first one: where that is set, a browser server may have it, so the answer is yes, and the client may connect again.
     """
     loop = asyncio.get_running_loop()
-    if sock.family == socket.AF_UNIX:
-        return failure.open_until > 0.0
     if failure.is_dead and not is_passed_on(sock):
         return False
-    while not is_served(sock):
+    if sock.family == socket.AF_UNIX and not failure.open_until:
+        return False
+    is_told = is_passed_on if sock.family == socket.AF_UNIX else is_served
+    while not is_told(sock):
         if loop.time() >= failure.open_until:
             return False
         await asyncio.sleep(_MARK_POLL_INTERVAL_S)

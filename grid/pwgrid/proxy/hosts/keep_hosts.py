@@ -46,6 +46,7 @@ class HostKeeper:
         self.name = settings.host_name()
         self.table = HostTable(self.name)
         self._address = (settings.advertised_host, settings.port)
+        self._is_encrypted = bool(settings.tls_cert)
         self._is_own_first = settings.select_locality == "own"
         self._stale_s = settings.stale_threshold
         self._beat_s = min(BEAT_S, settings.heartbeat_interval)
@@ -134,6 +135,7 @@ class HostKeeper:
             at=time.time(),
             beat_s=self._beat_s,
             is_stopping=self._roster.stopping,
+            is_encrypted=self._is_encrypted,
             pools=state.get("pools", {}),
             workers=tuple({key: each[key] for key in _WORKER if key in each} for each in state.get("workers", [])),
             waiting=self._waiting(),

@@ -87,7 +87,8 @@ class Arrivals:
         prefix = said["prefix"][-1].rstrip("/") if "prefix" in said else ""
         if not prefix or not is_path(prefix):
             prefix = self.advertised.path if self.advertised else ""
-        endpoint = self._endpoint(scheme.lower(), host_asked, next(iter(values("host")), ""), prefix)
+        is_own_tls = self.listener.is_encrypted and (local is None or local[1] is not None)  # a Unix socket has none
+        endpoint = self._endpoint(scheme.lower(), host_asked, next(iter(values("host")), ""), prefix, is_own_tls)
         return Arrival(*client, host_asked, prefix, endpoint)
 
     def _client(
@@ -120,10 +121,10 @@ class Arrivals:
         mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
         return any((mapped or address) in network for network in self._networks)
 
-    def _endpoint(self, scheme: str, host_asked: str, host: str, prefix: str) -> str:
+    def _endpoint(self, scheme: str, host_asked: str, host: str, prefix: str, is_own_tls: bool) -> str:
         if self.advertised is not None:
             return self.advertised.web_socket
-        encrypted = "s" * (scheme in ("https", "wss"))
+        encrypted = "s" * (scheme in ("https", "wss") if scheme else is_own_tls)
         address = host_asked or host or self.listener.address
         if self.advertised_host:
             # A reverse proxy that tells a scheme, but no Host, has another port than ours: its scheme's own.

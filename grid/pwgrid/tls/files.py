@@ -1,0 +1,54 @@
+"""The certificate that new clients get: the one in the files now, or the last good one."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import structlog
+
+from pwgrid.common.certificate import server_context, stamp_of
+from pwgrid.common.errors import GridError
+
+log = structlog.get_logger()
+
+LOOK_S: Final = 1.0
+"""How often at most the files are looked at while clients come."""
+
+
+class CertificateFiles:
+    """Loads both files, and again when one of them has changed. Raises GridError where the first load fails."""
+
+    def __init__(self, certificate: str, key: str) -> None:
+        self._paths = certificate, key
+        self._stamp = stamp_of(certificate, key)
+        self.context = server_context(certificate, key)
+        """What new clients are served with."""
+        self.problem: str | None = None
+        """Why it is not the one that the files have now."""
+        self._is_told = False
+        self._look_at = 0.0
+
+    def look_if_due(self) -> None:
+        """Looks at the files, unless that was just done."""
+        if time.monotonic() >= self._look_at:
+            self.look()
+
+    def look(self) -> None:
+        """Takes what the files have, if that is new and whole. Of two files the second one may come a moment later: a
+        pair that does not fit is told of when it is still the same at the next look."""
+        self._look_at = time.monotonic() + LOOK_S
+        stamp = stamp_of(*self._paths)
+        if stamp == self._stamp:
+            if self.problem is not None and not self._is_told:
+                self._is_told = True
+                log.error("certificate_not_taken", reason=self.problem, about="new clients get the one before it")
+            return
+        self._stamp, self._is_told = stamp, False
+        try:
+            self.context = server_context(*self._paths)
+        except GridError as error:
+            self.problem = error.sentence
+            return
+        self.problem = None
+        log.info("certificate_taken", file=self._paths[0])

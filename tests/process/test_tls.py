@@ -1,0 +1,532 @@
+"""A grid with a certificate: real processes, real TLS, a fake browser server that echoes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import pytest
+
+from pwgrid.cli.install import supervisord
+from tests.support import raw, tls
+from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, running_grid, wait_for_end
+from tests.support.https_server import CERTIFICATES
+from tests.support.leases import CHROMIUM
+from tests.support.raw import GOODBYE, frame, goes_on, head
+from tests.support.redis import RedisServer
+from tests.support.tls import session
+
+LOST_S: Final = 2.0
+MIB: Final = 1 << 20
+SENTENCE: Final = "this port speaks TLS: use wss:// or https://"
+
+
+@contextlib.contextmanager
+def tls_grid(workers: int = 1, **settings: str) -> Iterator[Grid]:
+    with tempfile.TemporaryDirectory(prefix="pgtls-") as directory:
+        environment = {
+            **WITHOUT_SPARES,
+            **tls.copies(Path(directory)),
+            "WORKER_LOST_THRESHOLD": str(LOST_S),
+            "PWGRID_LOG_LEVEL": "debug",
+            **settings,
+        }
+        with running_grid("--chromium", str(workers), environment=environment, fake=True) as grid:
+            yield grid
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Grid]:
+    with tls_grid(MAX_CONCURRENT_SESSIONS="20", PWGRID_POOL_CONFIG=f"{CHROMIUM}=1") as grid:
+        yield grid
+
+
+@pytest.fixture
+def grid(shared: Grid) -> Iterator[Grid]:
+    """A grid whose TLS process has no client before the test and after it, and then no descriptor more than before."""
+    pid = tls_pid(shared)
+    before = descriptors(pid)
+    yield shared
+    if tls_pid(shared) == pid:
+        eventually(lambda: descriptors(pid) == before, "no descriptor is left over")
+    eventually(lambda: shared.active() == 0, "no slot is taken")
+
+
+def tls_status(grid: Grid) -> dict[str, Any]:
+    found: dict[str, Any] = grid.ask("status")["tls"]
+    return found
+
+
+def tls_pid(grid: Grid) -> int:
+    pid: int = eventually(lambda: tls_status(grid)["pid"], "the TLS process runs")
+    return pid
+
+
+def descriptors(pid: int) -> int:
+    """Its sockets: libuv keeps another descriptor from its first connection on."""
+    count = 0
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            count += os.readlink(link).startswith("socket:")
+    return count
+
+
+def ask(grid: Grid, path: str, method: str = "GET", **headers: str) -> tuple[int, Any]:
+    """One request by HTTPS."""
+    asks = http.client.HTTPSConnection("localhost", grid.port, timeout=raw.STALL_S, context=tls.trusting())
+    with contextlib.closing(asks):
+        asks.request(method, path, headers=headers)
+        answer = asks.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+def running(grid: Grid) -> dict[str, Any]:
+    """The one session that there is; the record follows a moment later."""
+
+    def look() -> list[dict[str, Any]]:
+        return [each for each in ask(grid, "/v1/sessions")[1]["sessions"] if each["status"] == "running"]
+
+    found: dict[str, Any] = eventually(look, "its record says so")[0]
+    return found
+
+
+def certificate_files(grid: Grid) -> tuple[Path, Path]:
+    return Path(grid.environment["PWGRID_TLS_CERT"]), Path(grid.environment["PWGRID_TLS_KEY"])
+
+
+def shown_certificate(grid: Grid) -> bytes:
+    """The one that a new client gets, whoever has signed it."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with tls.connect(grid.port, context=context) as sock:
+        return sock.getpeercert(binary_form=True) or b""
+
+
+# What is served
+
+
+def test_a_session_comes_by_wss_and_its_client_s_address_is_known(grid: Grid) -> None:
+    with session(grid.port, source="127.0.0.7") as sock:
+        port = sock.getsockname()[1]
+        found = running(grid)
+        assert found["client"] == f"127.0.0.7:{port}"
+        sock.sendall(GOODBYE)
+        raw.read_all(sock)
+
+
+def test_the_grid_s_own_addresses_are_encrypted_ones(grid: Grid) -> None:
+    assert (grid.endpoint, grid.http) == (f"wss://127.0.0.1:{grid.port}", f"https://127.0.0.1:{grid.port}")
+    assert ask(grid, "/health/ready")[0] == 200
+    assert supervisord.is_ready("127.0.0.1", grid.port)
+    status, version = ask(grid, "/json/version")
+    assert status == 200
+    assert version["webSocketDebuggerUrl"].startswith(f"wss://localhost:{grid.port}/")
+    lease = lent(grid)
+    assert lease["webSocketEndpoint"].startswith(f"wss://localhost:{grid.port}/")
+    target = lease["webSocketEndpoint"].partition(f":{grid.port}")[2]
+    with session(grid.port, target=target) as sock:
+        sock.sendall(GOODBYE)
+
+
+def lent(grid: Grid) -> dict[str, Any]:
+    lease = post(grid, "/session/borrow", {"labelKey": CHROMIUM})
+    assert "webSocketEndpoint" in lease, lease
+    return lease
+
+
+def post(grid: Grid, path: str, content: dict[str, str]) -> dict[str, Any]:
+    asks = http.client.HTTPSConnection("localhost", grid.port, timeout=raw.STALL_S, context=tls.trusting())
+    with contextlib.closing(asks):
+        asks.request("POST", path, json.dumps(content), {"content-type": "application/json"})
+        answer: dict[str, Any] = json.loads(asks.getresponse().read())
+        return answer
+
+
+@pytest.mark.parametrize("request_head", [head(), b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\x00\x01"])
+def test_nobody_is_served_in_clear(grid: Grid, request_head: bytes) -> None:
+    status, _, body = raw.answer(grid.port, request_head)
+    assert (status, body) == (400, {"error": SENTENCE})
+
+
+def test_an_older_tls_is_not_spoken(grid: Grid) -> None:
+    old = tls.trusting()
+    old.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+        old.maximum_version = ssl.TLSVersion.TLSv1_1
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.raises((ssl.SSLError, OSError)):
+        tls.connect(grid.port, context=old)
+    with tls.connect(grid.port) as sock:
+        assert sock.version() == "TLSv1.3"
+
+
+def test_only_the_grid_s_own_user_reaches_the_socket_behind_it_and_says_whose_it_is(grid: Grid) -> None:
+    path = grid.runtime / "tls.sock"
+    assert path.stat().st_mode & 0o777 == 0o600
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(raw.STALL_S)
+        sock.connect(str(path))
+        sock.sendall(head())
+        assert raw.read_all(sock) == b""
+
+
+def test_64_mib_of_random_bytes_come_back_as_they_were(grid: Grid) -> None:
+    sent, received = hashlib.sha256(), hashlib.sha256()
+    source = random.Random(7)
+    with session(grid.port) as sock:
+
+        def send() -> None:
+            for _ in range(64):
+                content = source.randbytes(MIB)
+                sent.update(content)
+                sock.sendall(frame(content))
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        for _ in range(64):
+            header = read_exactly(sock, 10)
+            assert header == b"\x82\x7f" + MIB.to_bytes(8)
+            received.update(read_exactly(sock, MIB))
+        sender.join()
+        assert sent.digest() == received.digest()
+
+
+def read_exactly(sock: socket.socket, size: int) -> bytes:
+    content = bytearray()
+    while len(content) < size:
+        chunk = sock.recv(size - len(content))
+        assert chunk, "it has ended"
+        content += chunk
+    return bytes(content)
+
+
+def test_a_client_that_reads_nothing_costs_little_memory(grid: Grid) -> None:
+    process = psutil.Process(tls_pid(grid))
+    with session(grid.port) as sock:
+        before = process.memory_info().rss
+        for _ in range(32):  # the fake takes all of it, and echoes as much as is taken from it
+            sock.sendall(frame(bytes(MIB)))
+        assert process.memory_info().rss - before < 8 * MIB
+        raw.reset_at_close(sock)
+
+
+def test_a_client_that_ends_without_a_word_frees_its_slot(grid: Grid) -> None:
+    with session(grid.port) as sock:
+        assert grid.active() == 1
+        raw.reset_at_close(sock)
+    eventually(lambda: grid.active() == 0, "its slot is free")
+
+
+def test_what_the_grid_says_last_reaches_its_client(grid: Grid) -> None:
+    with session(grid.port) as sock:
+        found = running(grid)
+        assert ask(grid, f"/v1/sessions/{found['id']}", "DELETE")[0] < 300
+        assert raw.read_all(sock).startswith(b"\x88")
+
+
+# Another certificate
+
+
+def test_a_new_certificate_is_for_new_clients_and_ends_nobody(grid: Grid, tmp_path: Path) -> None:
+    certificate, key = certificate_files(grid)
+    old, another = certificate.read_bytes(), tls.own_pair(tmp_path)
+    before = shown_certificate(grid)
+    with session(grid.port) as sock:
+        try:
+            for path in (certificate, key):
+                shutil.copyfile(another, path.with_name("new"))
+                path.with_name("new").replace(path)
+            eventually(lambda: shown_certificate(grid) != before, "it is taken")
+            assert goes_on(sock)
+        finally:
+            for path in (certificate, key):
+                path.write_bytes(old)
+        eventually(lambda: shown_certificate(grid) == before, "the old one is back")
+        assert goes_on(sock)
+
+
+def test_a_broken_pair_keeps_the_one_before_it_and_the_status_says_so(grid: Grid, tmp_path: Path) -> None:
+    certificate, _ = certificate_files(grid)
+    old, another = certificate.read_bytes(), tls.own_pair(tmp_path)
+    before = shown_certificate(grid)
+    try:
+        shutil.copyfile(another, certificate)
+        grid.process.send_signal(signal.SIGHUP)  # a reload looks at once
+        problem = eventually(lambda: tls_status(grid)["problem"], "the status says so")
+        assert "the key does not belong to the certificate" in problem
+        assert problem in grid.command("status").stdout
+        assert shown_certificate(grid) == before
+    finally:
+        certificate.write_bytes(old)
+        grid.process.send_signal(signal.SIGHUP)
+    eventually(lambda: tls_status(grid)["problem"] is None, "it is mended")
+
+
+# The end of the TLS process, and of others
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_tls_process_that_is_killed_or_frozen_ends_its_sessions_alone(signum: signal.Signals) -> None:
+    with tls_grid() as grid:
+        pid = tls_pid(grid)
+        socks = [session(grid.port) for _ in range(3)]
+        assert grid.active() == 3
+        os.kill(pid, signum)
+        with contextlib.ExitStack() as open_socks:
+            for sock in socks:
+                open_socks.enter_context(sock)
+                with contextlib.suppress(OSError):  # a reset, or an end without TLS' own
+                    assert raw.read_all(sock) == b""
+        with contextlib.suppress(ProcessLookupError):  # it has ended already
+            wait_for_end(pid)
+        eventually(lambda: grid.active() == 0, "their slots are free")
+        with session(grid.port) as sock:  # it waits until another one accepts
+            assert grid.active() == 1
+            assert tls_pid(grid) != pid
+            sock.sendall(GOODBYE)
+            raw.read_all(sock)
+        assert os.listdir(grid.runtime / "tls") == [f"{tls_pid(grid)}.json"]
+
+
+def test_a_tls_process_that_has_to_start_with_broken_files_serves_as_soon_as_they_are_mended() -> None:
+    with tls_grid() as grid:
+        certificate, _ = certificate_files(grid)
+        good = certificate.read_bytes()
+        certificate.write_bytes(b"")
+        os.kill(tls_pid(grid), signal.SIGKILL)
+        eventually(lambda: "certificate_not_usable" in grid.output(), "the log says why")
+        assert "Traceback" not in grid.output()
+        certificate.write_bytes(good)
+        with session(grid.port) as sock:
+            assert goes_on(sock)
+
+
+def test_a_client_whose_worker_is_frozen_goes_on_with_another() -> None:
+    with tls_grid(workers=2, WORKER_LOST_THRESHOLD="30") as grid:
+        with session(grid.port) as sock:
+            victim = eventually(lambda: [each for each in grid.status()["workers"] if each["active"]], "it is live")[0]
+            sock.sendall(GOODBYE)
+        eventually(lambda: grid.active() == 0, "it has ended")
+        os.kill(victim["pid"], signal.SIGSTOP)  # the selection takes the one that has had most sessions
+        try:
+            with session(grid.port) as sock:
+                assert goes_on(sock)
+            assert "offer_failed" in grid.output()
+        finally:
+            os.kill(victim["pid"], signal.SIGCONT)
+
+
+def test_no_session_ends_with_proxy_worker_or_master() -> None:
+    with tls_grid() as grid, session(grid.port) as sock:
+        status, pid = grid.ask("status"), tls_pid(grid)
+        for victim in (status["proxy"]["pid"], status["workers"][0]["pid"]):
+            os.kill(victim, signal.SIGKILL)
+            wait_for_end(victim)
+            assert goes_on(sock)
+        with session(grid.port) as other:  # both are replaced
+            assert goes_on(other)
+            grid.kill_master()
+            assert goes_on(sock)
+            grid.start_again()
+            assert goes_on(sock)
+            assert goes_on(other)
+        assert tls_pid(grid) == pid
+        with session(grid.port) as later:
+            assert goes_on(later)
+
+
+def test_an_upgrade_ends_no_session_and_the_old_process_goes_with_its_last_one() -> None:
+    with tls_grid() as grid:
+        old = tls_pid(grid)
+        with session(grid.port) as sock:
+            assert grid.command("upgrade", "--force").returncode == 0
+            eventually(lambda: tls_pid(grid) != old, "another one accepts")
+            with session(grid.port) as new:
+                assert goes_on(new)
+            assert goes_on(sock)
+            assert psutil.pid_exists(old)
+            grid.kill_master()  # and the next one knows the old one
+            grid.start_again()
+            assert goes_on(sock)
+            assert psutil.pid_exists(old)
+        wait_for_end(old)
+        with session(grid.port) as sock:
+            assert goes_on(sock)
+
+
+def test_nothing_is_left_of_a_grid_whose_master_does_not_come_back() -> None:
+    with tls_grid(DRAIN_TIMEOUT="1") as grid, session(grid.port) as sock:
+        grid.kill_master()
+        assert goes_on(sock)
+        assert raw.read_all(sock).startswith(b"\x88")  # the drain is over, and its client hears why
+        sock.close()
+        eventually(lambda: not grid.processes(), "all have ended")
+
+
+def test_a_stop_lets_sessions_go_on_as_without_tls() -> None:
+    with tls_grid(DRAIN_TIMEOUT="60") as grid, session(grid.port) as sock:
+        grid.process.send_signal(signal.SIGTERM)
+        eventually(lambda: "stopping: 1 live session" in grid.output(), "it waits for the session")
+        assert goes_on(sock)
+        grid.command("stop", "--now", "--no-wait")
+        assert raw.read_all(sock).startswith(b"\x88")  # and its client hears why
+
+
+# Several hosts
+
+
+@dataclass
+class Host:
+    """One of the grids that name the same Redis."""
+
+    grid: Grid
+    address: str
+    authority: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.address}:{self.grid.port}"
+
+    def connection(self) -> ssl.SSLSocket:
+        return tls.connect(self.grid.port, context=tls.trusting(self.authority), name=self.address)
+
+    def session(self) -> ssl.SSLSocket:
+        return tls.begun(self.connection())
+
+    def ask(self, method: str, path: str) -> Any:
+        trusted = tls.trusting(self.authority)
+        asks = http.client.HTTPSConnection(self.address, self.grid.port, timeout=raw.STALL_S, context=trusted)
+        with contextlib.closing(asks):
+            asks.request(method, path)
+            return json.loads(asks.getresponse().read() or b"null")
+
+    def live(self) -> dict[str, str]:
+        """The live sessions of all hosts: their ids, and where they are."""
+        return {each["id"]: each["host"] for each in self.ask("GET", "/v1/sessions?status=running")["sessions"]}
+
+
+@contextlib.contextmanager
+def host(redis: RedisServer, address: str, pair: Path, authority: Path) -> Iterator[Host]:
+    environment = {
+        **WITHOUT_SPARES,
+        "REDIS_URL": redis.url,
+        "PWGRID_HOST": address,
+        "ADVERTISED_HOST": address,
+        "MAX_CONCURRENT_SESSIONS": "1",
+        "PWGRID_TLS_CERT": str(pair),
+        "PWGRID_TLS_KEY": str(pair),
+        "PWGRID_TLS_CA": str(authority),
+    }
+    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
+        yield Host(grid, address, pair)
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    server = RedisServer()
+    yield server
+    server.close()
+
+
+def know_each_other(*hosts: Host) -> None:
+    def known(host: Host) -> set[str]:
+        return {found["name"] for found in host.ask("GET", "/v1/hosts")["hosts"]}
+
+    names = {each.name for each in hosts}
+    eventually(lambda: all(known(each) == names for each in hosts), "all know all hosts")
+
+
+def test_hosts_reach_each_other_over_tls(redis: RedisServer, tmp_path: Path) -> None:
+    pair = tls.own_pair(tmp_path, "IP:127.0.0.1,IP:127.0.0.2")
+    with (
+        host(redis, "127.0.0.1", pair, pair) as first,
+        host(redis, "127.0.0.2", pair, pair) as second,
+    ):
+        know_each_other(first, second)
+        with first.session() as own, first.session() as forwarded:
+            live = eventually(lambda: len(found := first.live()) == 2 and found, "both are on record")
+            assert sorted(live.values()) == [first.name, second.name]
+            content = os.urandom(MIB)
+            forwarded.sendall(frame(content))
+            assert read_exactly(forwarded, 10) == b"\x82\x7f" + MIB.to_bytes(8)
+            assert read_exactly(forwarded, MIB) == content
+            os.kill(first.grid.ask("status")["forwarder"]["pid"], signal.SIGKILL)
+            assert goes_on(forwarded)
+            assert first.grid.command("upgrade", "--force").returncode == 0  # which replaces the way out, too
+            assert goes_on(forwarded)
+            there = next(name for name, where in live.items() if where == second.name)
+            first.ask("DELETE", f"/v1/sessions/{there}")  # a question to the other host
+            assert raw.read_all(forwarded).startswith(b"\x88")
+            forwarded.close()
+            eventually(lambda: len(first.live()) == 1, "it has ended")
+            with first.session() as again:  # by the new way out
+                assert goes_on(again)
+                again.sendall(GOODBYE)
+            assert goes_on(own)
+
+
+def test_a_host_whose_certificate_is_not_trusted_gets_no_client(redis: RedisServer, tmp_path: Path) -> None:
+    pair = tls.own_pair(tmp_path, "IP:127.0.0.1,IP:127.0.0.2")
+    with (
+        host(redis, "127.0.0.1", pair, tls.AUTHORITY) as first,
+        host(redis, "127.0.0.2", pair, pair) as second,
+    ):
+        know_each_other(first, second)
+        with first.session(), first.connection() as waits:
+            waits.sendall(head())
+            eventually(
+                lambda: "its certificate is not trusted (TLS_CA): self-signed certificate" in first.grid.output(),
+                "the log says why",
+            )
+            eventually(lambda: list(first.live().values()) == [first.name], "only its own worker has one")
+
+
+# What is wrong at the start
+
+
+def test_a_grid_whose_key_is_another_one_s_does_not_start(tmp_path: Path) -> None:
+    files = {"PWGRID_TLS_CERT": str(tls.SERVER), "PWGRID_TLS_KEY": str(CERTIFICATES / "client.pem")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PWGRID")}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.fake_grid", "serve", "--port", "0", "--chromium", "1"],
+        cwd=ROOT,
+        env={**environment, **files, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=raw.STALL_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "the key does not belong to the certificate in" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_another_master_may_have_a_certificate_where_the_one_before_it_had_none(tmp_path: Path) -> None:
+    with running_grid("--chromium", "1", environment=WITHOUT_SPARES, fake=True) as grid, raw.session(grid.port) as sock:
+        before = grid.status()["proxy"]["pid"]
+        grid.kill_master()
+        grid.environment |= tls.copies(tmp_path)
+        grid.start_again()
+        eventually(lambda: grid.status()["proxy"]["pid"] not in (before, None), "another proxy is there")
+        asks = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        eventually(lambda: raw.answer(grid.port, asks)[0] == 400, "nobody is served in clear any more")
+        with session(grid.port) as encrypted:
+            assert goes_on(encrypted)
+        assert goes_on(sock)  # as it came

@@ -1,0 +1,81 @@
+"""Certificates for a grid that speaks TLS, and raw clients of it."""
+
+import shutil
+import socket
+import ssl
+import subprocess
+from pathlib import Path
+
+from tests.support import raw
+from tests.support.https_server import CERTIFICATES
+
+AUTHORITY = CERTIFICATES / "authority.pem"
+SERVER = CERTIFICATES / "server.pem"
+"""Certificate and key of localhost and 127.0.0.1."""
+
+
+def copies(directory: Path, source: Path = SERVER) -> dict[str, str]:
+    """Settings with copies of both files, which a test may change."""
+    for name in ("cert.pem", "key.pem"):
+        shutil.copyfile(source, directory / name)
+    return {"PWGRID_TLS_CERT": str(directory / "cert.pem"), "PWGRID_TLS_KEY": str(directory / "key.pem")}
+
+
+def own_pair(directory: Path, names: str = "DNS:localhost") -> Path:
+    """A certificate for these names that nobody else has signed, with its key, in one file. Who trusts it may have it
+    as an authority."""
+    made, key = directory / "own.pem", directory / "own.key"
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "9",
+    ]
+    named = ["-subj", "/CN=another", "-addext", f"subjectAltName={names}", "-keyout", str(key), "-out", str(made)]
+    subprocess.run([*command, *named], check=True, capture_output=True)
+    made.write_bytes(key.read_bytes() + made.read_bytes())
+    return made
+
+
+def trusting(authority: Path = AUTHORITY) -> ssl.SSLContext:
+    """A client that trusts this authority alone."""
+    return ssl.create_default_context(cafile=str(authority))
+
+
+def connect(
+    port: int, source: str = "127.0.0.1", context: ssl.SSLContext | None = None, name: str = "localhost"
+) -> ssl.SSLSocket:
+    """A TLS connection to the grid."""
+    address = "127.0.0.1" if name == "localhost" else name
+    plain = socket.create_connection((address, port), raw.STALL_S, source_address=(source, 0))
+    try:
+        return (context or trusting()).wrap_socket(plain, server_hostname=name)
+    except BaseException:
+        plain.close()
+        raise
+
+
+def session(port: int, source: str = "127.0.0.1", target: str = "/") -> ssl.SSLSocket:
+    """A session that a browser server has."""
+    return begun(connect(port, source), target)
+
+
+def begun(sock: ssl.SSLSocket, target: str = "/") -> ssl.SSLSocket:
+    """The same over a connection that is there."""
+    try:
+        sock.sendall(raw.head(target=target))
+        answer = b""
+        while b"\r\n\r\n" not in answer and (chunk := sock.recv(4096)):
+            answer += chunk
+        assert answer.startswith(b"HTTP/1.1 101 "), answer
+        assert raw.goes_on(sock)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
