@@ -8,6 +8,7 @@ import pytest
 from pwgrid.proxy.dashboard.feed import MOST_EVENTS, MOST_SAMPLES, Recent, RecentEvents, Sample
 from pwgrid.proxy.policy.fair_line import Waiting
 from pwgrid.proxy.policy.page_content import Event, Sources, changes, happened, session_end, view
+from pwgrid.proxy.policy.whole_pools import WholePool
 from pwgrid.proxy.roster import PoolView, Roster, WorkerView
 from tests.support.state_frames import told_of_pool
 
@@ -28,6 +29,10 @@ def pool(wanted: int, reason: str | None = None) -> PoolView:
     return PoolView(wanted, 1, reason, "chromium", "chromium", lifetime=50, starting=1, draining=1)
 
 
+def whole(pool: PoolView) -> WholePool:
+    return WholePool(pool, {"": pool})
+
+
 def worker(worker_id: str, status: str, reason: str | None = None) -> WorkerView:
     return WorkerView(worker_id, "chromium", status, "1.65", "chromium", reason)
 
@@ -35,7 +40,7 @@ def worker(worker_id: str, status: str, reason: str | None = None) -> WorkerView
 def sources(**changed: Any) -> Sources:
     values: dict[str, Any] = {
         "status": STATUS,
-        "pools": [pool(2)],
+        "pools": [whole(pool(2))],
         "workers": [worker("a", "available"), worker("b", "draining")],
         "active": {"chromium:a": 2, "chromium:b": 1},
         "lifetime": {"chromium:a": 8},
@@ -92,7 +97,7 @@ def test_a_pool_says_what_its_sessions_share() -> None:
 
 def test_no_text_of_a_view_has_a_path_or_a_pid_of_the_host() -> None:
     short = pool(2, "chromium did not start: /opt/x/chrome is not there")
-    found = view(sources(pools=[short]))["pools"]["chromium"]
+    found = view(sources(pools=[whole(short)]))["pools"]["chromium"]
     assert found["reason"] == "chromium did not start: chrome is not there"
 
 

@@ -132,7 +132,7 @@ class Viewed:
         registry = Mock(session=AsyncMock(return_value=record), note_view=AsyncMock())
         grid = Mock(registry=registry, runtime=runtime, settings=Mock(live_view=True))
         self._app = Mock(**{"state.access.check": self._check})
-        self._view = live_view_route(grid).routes[-1].endpoint  # type: ignore[attr-defined]
+        self._view = live_view_route(grid).routes[0].endpoint  # type: ignore[attr-defined]
 
     def _check(self, *_asked: object, **_more: object) -> Identity:
         if self.is_refused:
