@@ -116,7 +116,8 @@ async def _end_of_token(grid: Services, name: str) -> dict[str, Any]:
     that name, only sessions: the next client of it is served again, which is what the answer says. Raises Refusal or
     RegistryUnavailable."""
     is_here = any(token.name == name for token in grid.gateway.access.tokens().all)
-    await _ask_own_master(grid, "end_sessions", {"token": name})
+    if not is_here:
+        await _ask_own_master(grid, "end_sessions", {"token": name})
     for session in await _live_sessions(grid, name) if is_here else ():
         await grid.gateway.ask_worker(session.worker_id, {"do": "end session", "id": session.session_id}, "a session")
     return {"isHere": is_here}
