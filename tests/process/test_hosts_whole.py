@@ -16,7 +16,7 @@ from websockets.sync.client import ClientConnection, connect
 from pwgrid.cli import token as tokens
 from pwgrid.tokens.tokens import Role
 from tests.conftest import counters_are_exact
-from tests.process.test_hosts import SLOTS, Host, drain, full, host, hosts_of_sessions, know_each_other
+from tests.process.test_hosts import SLOTS, Host, drain, host, hosts_of_sessions, know_each_other
 from tests.support import raw
 from tests.support.grid import Grid, eventually
 from tests.support.redis import RedisServer
@@ -106,7 +106,9 @@ def test_a_pool_is_scaled_on_the_host_that_is_named_or_has_it(hosts: tuple[Host,
 
 def test_a_pool_is_drained_on_all_hosts_or_on_one(hosts: tuple[Host, Host]) -> None:
     first, second = hosts
-    own, other = ({worker["id"] for worker in each.grid.status()["workers"] if worker["pool"] == BOTH} for each in hosts)
+    own, other = (
+        {worker["id"] for worker in each.grid.status()["workers"] if worker["pool"] == BOTH} for each in hosts
+    )
     assert set(first.ask("POST", f"/v1/pools/{BOTH}/drain?host={second.name}").body["draining"]) == other
     assert first.workers() >= own
     eventually(lambda: not other & second.workers(), "they are replaced")
@@ -143,7 +145,7 @@ def test_the_page_shows_the_workers_pools_and_sessions_of_all_hosts(hosts: tuple
         assert (row["slots"], row["startedAt"] > 0) == (SLOTS, True)
     assert sum(row["active"] for row in shown["workers"].values()) == shown["grid"]["active"] == 3
     assert shown["grid"]["slots"] == 3 * SLOTS
-    assert shown["pools"][BOTH]["hosts"] == dict.fromkeys(by_host, {"wanted": 1, "available": 1})
+    assert shown["pools"][BOTH]["hosts"] == {name: {"wanted": 1, "available": 1} for name in by_host}
     assert (shown["pools"][BOTH]["slots"], shown["pools"][SECOND]["slots"]) == (2 * SLOTS, SLOTS)
     assert {name: (row["state"], row["workers"]) for name, row in shown["hosts"].items()} == {
         first.name: ("serving", 1),
