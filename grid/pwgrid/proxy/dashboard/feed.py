@@ -116,6 +116,11 @@ class RecentEvents(Recent[dict[str, Any]]):
                 self.note(event)
         self._seen = copy(roster)  # the roster takes over the next state in place
 
+    def hosts_changed(self, roster: Roster) -> None:
+        """The same for what other hosts have changed in it: whether this one is ready."""
+        if self._seen is not None:
+            self.roster_changed(roster)
+
     def session_ended(self, record: SessionRecord) -> None:
         """Adds the event of a session that its client did not end as usual."""
         event = session_end(record.session_id, record.extra.get("name"), record.status, record.reason)
@@ -305,6 +310,7 @@ class Feed:
 
     def hosts_changed(self) -> None:
         """Called when other hosts have told something new."""
+        self.events.hosts_changed(self._roster)
         self._news.set()
 
     def client_came(self) -> None:
