@@ -115,7 +115,6 @@ class Link:
         self.phase = "greeting"
         self._slots.clear()
         self._unsent_state.clear()
-        self._parts = StateParts()
         self._greeting = dict(greeting)
         if self.side == "child":
             self._queue_init({"ackedEventIdx": self._out.acknowledged})
