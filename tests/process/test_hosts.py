@@ -82,9 +82,7 @@ class Host:
         return float(found[1])
 
 
-def host(
-    redis: RedisServer, address: str, pools: str, *arguments: str, **environment: str
-) -> contextlib.AbstractContextManager[Grid]:
+def host(redis: RedisServer, address: str, pools: str, **environment: str) -> contextlib.AbstractContextManager[Grid]:
     ours = {
         **WITHOUT_SPARES,
         **TIMES,
@@ -97,7 +95,7 @@ def host(
         "MAX_SESSIONS_PER_RUN": "2",
         "BORROW_RECONNECT_GRACE": "600",
     }
-    return running_grid(*arguments, environment={**ours, **environment}, fake=True)
+    return running_grid(environment={**ours, **environment}, fake=True)
 
 
 def know_each_other(*hosts: Host) -> None:

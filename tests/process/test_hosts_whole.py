@@ -16,9 +16,9 @@ from websockets.sync.client import ClientConnection, connect
 from pwgrid.cli import token as tokens
 from pwgrid.tokens.tokens import Role
 from tests.conftest import counters_are_exact
-from tests.process.test_hosts import SLOTS, Host, drain, host, hosts_of_sessions, know_each_other
+from tests.process.test_hosts import SLOTS, TIMES, Host, drain, host, hosts_of_sessions, know_each_other
 from tests.support import raw
-from tests.support.grid import Grid, eventually
+from tests.support.grid import WITHOUT_SPARES, Grid, eventually, running_grid
 from tests.support.redis import RedisServer
 from tests.support.terminal import on_terminal
 
@@ -349,8 +349,9 @@ def test_a_host_whose_name_another_one_has_says_so_and_one_that_starts_again_doe
         since = told_at(first)
         eventually(lambda: told_at(first) > since + 3, "it has told of itself several times")
         assert "host_name_taken" not in first_grid.output()
-        same_port = ("--port", str(first_grid.port))
-        with host(server, "127.0.0.1", pools, *same_port, PWGRID_HOST="127.0.0.2") as second_grid:
+        same_name = {"ADVERTISED_HOST": "127.0.0.1", "PWGRID_HOST": "127.0.0.2", "REDIS_URL": server.url}
+        environment = {**WITHOUT_SPARES, **TIMES, **same_name, "POOL_CONFIG": pools}
+        with running_grid("--port", str(first_grid.port), environment=environment, fake=True) as second_grid:
             for grid in (first_grid, second_grid):
                 eventually(lambda grid=grid: "host_name_taken" in grid.output(), "its log says so")
             (shown,) = first.get("/v1/hosts")["hosts"]

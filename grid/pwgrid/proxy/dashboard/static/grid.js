@@ -8,7 +8,7 @@ const NO_LIMIT = 1e8; // a lifetime that nobody reaches
 const NEAR = 0.9; // the share of a limit
 
 export function showGrid(state, act) {
-  const { grid, hosts, pools, workers, queue } = state.tables;
+  const { grid, hosts = {}, pools, workers, queue } = state.tables;
   showHead(grid);
   showHosts(hosts, grid.host);
   showFigures(grid, pools, workers, queue);
