@@ -204,7 +204,12 @@ class Forwarding:
         url = f"{address.web_socket}{VIEW_PATH}{await self._leave(question)}"
         try:
             opened = await connect(
-                url, proxy=None, compression=None, max_size=MOST_SHOWN_BYTES, open_timeout=CONNECT_S + ANSWER_S
+                url,
+                proxy=None,
+                compression=None,
+                max_size=MOST_SHOWN_BYTES,
+                open_timeout=CONNECT_S + ANSWER_S,
+                close_timeout=CONNECT_S,
             )
         except (OSError, TimeoutError, InvalidMessage) as error:
             self._keeper.unreachable(host, repr(error))

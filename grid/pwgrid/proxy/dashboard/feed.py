@@ -407,10 +407,9 @@ class Feed:
     async def _look_elsewhere(self) -> None:
         """Reads of other hosts' workers what only Redis knows here, as often as the master is asked."""
         others = [worker.counter for roster in self._other_rosters().values() for worker in roster.workers.values()]
-        if not others:
-            self._elsewhere = {}
-        elif time.monotonic() >= self._ask_status_at or not all(field in self._elsewhere for field in others):
-            self._elsewhere = await self._registry.workers(others)
+        known = {} if time.monotonic() >= self._ask_status_at else dict(self._elsewhere)
+        unread = [field for field in others if field not in known]
+        self._elsewhere = known | (await self._registry.workers(unread) if unread else {})
 
     def _other_rosters(self) -> dict[str, Roster]:
         return {name: roster for name, roster in self._hosts.rosters().items() if name != self._hosts.name}
