@@ -212,7 +212,7 @@ def add_registry(
             worker["lifetime"] = registry.lifetime.get(field, worker["lifetime"])
         if registry.write_fault is not None:
             found["redis"]["error"] = f"{registry.write_fault}; clients are served without it meanwhile"
-    own = found["host"].get("name", "") if others is not None else ""  # an older master tells none
+    own = found.get("host", {}).get("name", "") if others is not None else ""  # an older master tells none
     if others is not None and own:
         found["reason"] = _not_ready(found, others, own)
         if (record := others.records.get(own)) is not None and record.is_name_taken:
