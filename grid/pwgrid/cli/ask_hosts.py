@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPException
 from typing import Any, Final
@@ -21,12 +20,11 @@ ANSWER_S: Final = 5.0
 
 
 def other_hosts(grid: RunningGrid, own: str) -> Iterator[HostRecord]:
-    """Yields the other hosts, but those that are silent: nobody is there. `own` is this one's name; empty where it
-    stands alone. Raises RegistryUnavailable."""
+    """Yields the other hosts, also those that are silent: their sessions may live. `own` is this one's name; empty
+    where it stands alone. Raises RegistryUnavailable."""
     if own:
         found = blocking_reads.hosts(*redis_of(grid))
-        states = found.states(time.time())
-        yield from (record for name, record in found.records.items() if name != own and states[name] != "silent")
+        yield from (record for name, record in found.records.items() if name != own)
 
 
 def ask_host(grid: RunningGrid, host: HostRecord, question: Mapping[str, Any]) -> dict[str, Any]:
