@@ -341,25 +341,25 @@ def test_sessions_of_a_revoked_token_end_on_all_hosts(tmp_path: Path) -> None:
 # Two hosts of one name
 
 
-def test_a_host_whose_name_another_one_has_says_so_and_one_that_starts_again_does_not() -> None:
-    server, pools = RedisServer(), "Both:Chromium:UAT=1"
+def test_a_host_whose_name_another_one_has_says_so_and_one_that_is_upgraded_does_not(hosts: tuple[Host, Host]) -> None:
+    first, _ = hosts
 
-    def told_at(host: Host) -> float:
-        return float(next(each["lastHeartbeat"] for each in host.get("/v1/hosts")["hosts"]))
+    def own() -> dict[str, Any]:
+        found: dict[str, Any] = next(each for each in first.get("/v1/hosts")["hosts"] if each["name"] == first.name)
+        return found
 
-    with contextlib.closing(server), host(server, "127.0.0.1", pools) as first_grid:
-        first = Host(first_grid, "127.0.0.1")
-        first_grid.command("upgrade", "--force")  # another proxy, beside the first one for a while
-        since = told_at(first)
-        eventually(lambda: told_at(first) > since + 1.5, "it has told of itself several times")
-        assert "host_name_taken" not in first_grid.output()
-        same_name = {"ADVERTISED_HOST": "127.0.0.1", "PWGRID_HOST": "127.0.0.2", "REDIS_URL": server.url}
-        environment = {**WITHOUT_SPARES, **TIMES, **same_name, "POOL_CONFIG": pools}
-        with running_grid("--port", str(first_grid.port), environment=environment, fake=True) as second_grid:
-            for grid in (first_grid, second_grid):
-                eventually(lambda grid=grid: "host_name_taken" in grid.output(), "its log says so")
-            (shown,) = first.get("/v1/hosts")["hosts"]
-            assert "another host uses this one's name, too" in shown["problem"]
-            done = first_grid.command("status")
-            assert re.search(rf"^PROBLEM: {re.escape(first.name)}: another host uses", done.stdout, re.MULTILINE)
-            assert done.returncode == 3
+    first.grid.command("upgrade", "--force")  # another proxy, beside the first one for a while
+    since = own()["lastHeartbeat"]
+    eventually(lambda: own()["lastHeartbeat"] > since + 1.5, "it has told of itself several times")
+    assert ("host_name_taken" in first.grid.output(), own()["problem"]) == (False, None)
+    same_name = {"ADVERTISED_HOST": first.address, "PWGRID_HOST": "127.0.0.3", "REDIS_URL": first.grid.redis_url}
+    environment = {**WITHOUT_SPARES, **TIMES, **same_name, "POOL_CONFIG": "Both:Chromium:UAT=1"}
+    with running_grid("--port", str(first.grid.port), environment=environment, fake=True) as third:
+        for grid in (first.grid, third):
+            eventually(lambda grid=grid: "host_name_taken" in grid.output(), "its log says so")
+        eventually(lambda: "another host uses this one's name, too" in (own()["problem"] or ""), "the API says so")
+        told = ("HGET", "cluster:hosts", first.name)
+        eventually(lambda: b'"nameTaken":true' in first.grid.redis(*told), "Redis knows it, whoever told last")
+        done = first.grid.command("status")
+        assert re.search(rf"^PROBLEM: {re.escape(first.name)}: another host uses", done.stdout, re.MULTILINE)
+        assert done.returncode == 3

@@ -208,6 +208,7 @@ class HostKeeper:
     def _log_name(self) -> None:
         if self._is_taken_logged is not (is_taken := self.is_name_taken):
             self._is_taken_logged = is_taken
+            self._due.set()  # so that the record says it
             if is_taken:
                 log.error("host_name_taken", host=self.name, to_do=NAME_TAKEN)
             else:
