@@ -1,7 +1,11 @@
 """What hosts leave for each other in Redis."""
 
 import asyncio
+import socket
+import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +14,7 @@ from pwgrid.registry.hosts import HostRecord
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
+from pwgrid.setup import doctor
 from tests.support.redis import RedisServer
 
 PREFIX = "{pwgrid}:"
@@ -103,3 +108,36 @@ async def test_a_selection_prefers_and_avoids_hosts(registry: Registry) -> None:
     session = await registry.session("s3")
     assert session is not None
     assert (session.host, session.as_json()["host"]) == (HERE, HERE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_here", "level", "says"),
+    [
+        ({}, False, "bad", "another host tells of itself as {name}, and nothing listens on port {port} here"),
+        ({}, True, "good", "{name}, with 10.0.0.2:8080"),
+        ({"at": 0.0}, False, "good", "{name}, with 10.0.0.2:8080"),  # left of an earlier grid
+        ({"is_name_taken": True}, True, "bad", "{name}: another host uses this one's name, too"),
+    ],
+)
+async def test_doctor_says_that_another_host_has_this_one_s_name(
+    changes: dict[str, Any], is_here: bool, level: str, says: str, registry: Registry, redis: RedisServer
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        settings = Settings(redis_url=redis.url, redis_key_prefix=PREFIX, port=port, advertised_host="10.0.0.1")
+        name = settings.host_name()
+        told = HostRecord(name, ("10.0.0.1", port), at=time.time())
+        await registry.hosts.exchange(record(THERE))
+        await registry.hosts.exchange(replace(told, **changes))
+        if not is_here:
+            listener.close()
+        (finding,) = doctor._hosts(settings)
+    assert finding.level == level
+    assert finding.found.startswith(says.format(name=name, port=port))
+
+
+async def test_what_was_told_of_this_host_before_is_known(registry: Registry) -> None:
+    told = record(HERE)
+    assert (await registry.hosts.exchange(told)).before is None
+    assert (await registry.hosts.exchange(replace(told, at=8.0))).before == told
+    assert (await registry.hosts.exchange(None)).before is None

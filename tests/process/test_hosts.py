@@ -251,8 +251,11 @@ def test_an_own_browser_and_a_cdp_session_by_its_url_are_forwarded(hosts: tuple[
 def test_a_worker_of_another_host_is_drained(hosts: tuple[Host, Host]) -> None:
     first, second = hosts
     (worker,) = [each["id"] for each in second.grid.status()["workers"] if each["pool"] == "second-chromium-y"]
-    assert first.ask("POST", f"/v1/workers/{worker}/drain?now=true").status == 409
-    assert first.ask("POST", f"/v1/workers/{worker}/drain").body == {"draining": [worker]}
+    with first.session("/?pool=second-chromium-y") as client:
+        assert first.ask("POST", f"/v1/workers/{worker}/drain").body == {"draining": [worker]}
+        assert raw.goes_on(client)
+        assert first.ask("POST", f"/v1/workers/{worker}/drain?now=true").body == {"draining": [worker]}
+        assert b"an operator" in raw.read_all(client)
     eventually(lambda: worker not in second.workers(), "it is replaced")
     eventually(
         lambda: [each["workers"] for each in first.get("/v1/hosts")["hosts"]] == [2, 2], "all hosts know that it is"

@@ -2,12 +2,23 @@
 
 from collections import Counter
 
-from pwgrid.proxy.hosts.host_table import HostTable, OtherHost
+from pwgrid.proxy.hosts.host_table import HostState, HostTable, OtherHost
+from pwgrid.proxy.roster import Roster
+from pwgrid.registry.hosts import HostRecord
 
 
 class LoneHost:
     name = ""
     table = HostTable("")
+
+    def __init__(self, roster: Roster) -> None:
+        self.roster = roster
+
+    def rosters(self) -> dict[str, Roster]:
+        return {"": self.roster}
+
+    def all_hosts(self) -> list[tuple[HostRecord, HostState]]:
+        return []
 
     def counted(self) -> Counter[str]:
         return Counter()

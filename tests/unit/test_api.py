@@ -48,7 +48,7 @@ class Grid:
     registry = Away()
     settings = Settings()
     gateway = SimpleNamespace(figures=ConnectFigures(), forwarding=None)
-    hosts = LoneHost()
+    hosts = LoneHost(roster)
     readiness = Readiness(settings, roster, registry)  # type: ignore[arg-type]
     protocol = ProtocolDescription(Path("/nonexistent"), roster, None)  # type: ignore[arg-type]
 
@@ -129,9 +129,10 @@ async def test_a_pool_is_shown_as_the_master_has_told_of_it() -> None:
     told |= {"slots": 5, "lifetime": 50, "isolation": "process"}
     told |= {"playwright": "1.58", "onDemand": True}
     grid.roster = Roster()
+    grid.hosts = LoneHost(grid.roster)
     grid.roster.replace({"pools": {"fast": told_of_pool(**told)}})
     api = create_app(grid, Access())  # type: ignore[arg-type]
-    assert await get(api, "/v1/pools") == (200, {"pools": [{"name": "fast", **told}]})
+    assert await get(api, "/v1/pools") == (200, {"pools": [{"name": "fast", **told, "hosts": {}}]})
 
 
 async def test_a_pool_s_drain_that_is_repeated_cuts_no_session() -> None:

@@ -23,6 +23,7 @@ from pwgrid.proxy.select.claim import Claim
 from pwgrid.proxy.select.queue import Queue
 from pwgrid.registry.records import Activity, SessionRecord
 from pwgrid.settings.model import Settings
+from tests.support.lone_host import LoneHost
 from tests.support.state_frames import told_of_pool
 
 BOUND_S = 20.0
@@ -104,7 +105,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(grid: Grid) -> Feed:
-    parts: Any = (grid.settings, grid.registry, grid.roster, grid.queue, grid.gateway.figures, grid.master)
+    parts: Any = (grid.settings, grid.registry, grid.queue, grid.gateway.figures, grid.master, LoneHost(grid.roster))
     return Feed(*parts)
 
 

@@ -8,6 +8,7 @@ import pytest
 from pwgrid.proxy.dashboard.feed import MOST_EVENTS, MOST_SAMPLES, Recent, RecentEvents, Sample
 from pwgrid.proxy.policy.fair_line import Waiting
 from pwgrid.proxy.policy.page_content import Event, Sources, changes, happened, session_end, view
+from pwgrid.proxy.policy.whole_pools import WholePool
 from pwgrid.proxy.roster import PoolView, Roster, WorkerView
 from tests.support.state_frames import told_of_pool
 
@@ -28,6 +29,10 @@ def pool(wanted: int, reason: str | None = None) -> PoolView:
     return PoolView(wanted, 1, reason, "chromium", "chromium", lifetime=50, starting=1, draining=1)
 
 
+def whole(pool: PoolView) -> WholePool:
+    return WholePool(pool, {"": pool})
+
+
 def worker(worker_id: str, status: str, reason: str | None = None) -> WorkerView:
     return WorkerView(worker_id, "chromium", status, "1.65", "chromium", reason)
 
@@ -35,7 +40,7 @@ def worker(worker_id: str, status: str, reason: str | None = None) -> WorkerView
 def sources(**changed: Any) -> Sources:
     values: dict[str, Any] = {
         "status": STATUS,
-        "pools": [pool(2)],
+        "pools": [whole(pool(2))],
         "workers": [worker("a", "available"), worker("b", "draining")],
         "active": {"chromium:a": 2, "chromium:b": 1},
         "lifetime": {"chromium:a": 8},
@@ -92,7 +97,7 @@ def test_a_pool_says_what_its_sessions_share() -> None:
 
 def test_no_text_of_a_view_has_a_path_or_a_pid_of_the_host() -> None:
     short = pool(2, "chromium did not start: /opt/x/chrome is not there")
-    found = view(sources(pools=[short]))["pools"]["chromium"]
+    found = view(sources(pools=[whole(short)]))["pools"]["chromium"]
     assert found["reason"] == "chromium did not start: chrome is not there"
 
 
@@ -206,3 +211,38 @@ def test_the_history_holds_an_hour() -> None:
     assert len(history.since(0)) == 360
     assert [sample[0] for sample in history.since(398)] == [398.0, 399.0]
     assert history.since(400) == []
+
+
+def test_a_view_of_several_hosts_says_where_each_worker_is_and_adds_the_slots_of_all_up() -> None:
+    here, there = "10.0.0.1:8080", "10.0.0.2:8080"
+    more = {"host": there, "slots": 7, "memoryMib": 70, "startedAt": 5.0}
+    found = view(
+        sources(
+            pools=[WholePool(pool(3), {here: pool(2), there: pool(1)})],
+            workers=[*sources().workers, worker("c", "available"), worker("d", "draining")],
+            host=here,
+            hosts={here: {"state": "serving"}, there: {"state": "silent"}},
+            elsewhere={"c": more, "d": more},
+            waiting_elsewhere={there: {"chromium": 2, "firefox": 0}},
+        )
+    )
+    assert {name: row["host"] for name, row in found["workers"].items()} == {
+        "a": here,
+        "b": here,
+        "c": there,
+        "d": there,
+    }
+    assert [found["workers"]["c"][name] for name in ("slots", "memoryMib", "startedAt")] == [7, 70, 5.0]
+    alone = view(sources())
+    assert found["grid"]["slots"] == alone["grid"]["slots"] + 7  # of those that serve
+    assert found["pools"]["chromium"]["slots"] == alone["pools"]["chromium"]["slots"] + 7
+    assert found["pools"]["chromium"]["hosts"] == {
+        here: {"wanted": 2, "available": 1},
+        there: {"wanted": 1, "available": 1},
+    }
+    assert found["hosts"][there] == {"state": "silent"}
+    (line,) = [row for row in found["queue"].values() if "host" in row]
+    assert (line["host"], line["clients"]) == (there, 2)
+    assert "host" not in alone["workers"]["a"]
+    assert "hosts" not in alone["pools"]["chromium"]
+    assert alone["hosts"] == {}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pwgrid.proxy.hosts.host_table import UNREACHABLE_S, HostState, HostTable
+from pwgrid.proxy.hosts.host_table import NAME_TAKEN_S, UNREACHABLE_S, HostState, HostTable, NameWatch
 from pwgrid.registry.hosts import HostRecord, HostsFound
 from tests.support.state_frames import told_of_pool
 
@@ -114,6 +114,7 @@ def test_a_roster_is_read_again_only_when_it_is_another_one(table: HostTable) ->
 
 def test_a_record_is_read_as_it_was_written() -> None:
     told = record(at=7.5, version="0.1", is_stopping=True, waiting={"chromium": 3}, beat_s=0.5)
+    told = replace(told, instance="a", is_name_taken=True)
     assert HostRecord.read(THERE, told.as_json()) == told
 
 
@@ -127,3 +128,56 @@ def test_a_host_s_room_is_that_of_its_workers() -> None:
     spare = {**WORKER, "id": "c3", "pool": "chromium", "status": "spare"}
     active = {"chromium:a1": 2, "chromium:b2": 1, "chromium:elsewhere": 7}
     assert record(workers=(*more, spare)).room(active) == (1, 5, 3, 1)
+
+
+def test_a_worker_of_a_pool_that_is_called_as_its_browser_has_that_pool_s_slots() -> None:
+    assert record(workers=(WORKER,)).room({}) == (1, 5, 0, 0)  # a master leaves the pool's name out
+
+
+def test_pools_are_available_elsewhere_where_a_host_that_gets_clients_has_a_worker_that_is_well() -> None:
+    pools = {
+        "free": told_of_pool(),
+        "none": told_of_pool(available=0),
+        "sick": told_of_pool(suspect=1),
+    }
+    told = record(at=100.0, pools=pools)
+    table = HostTable(HERE)
+    for changes, drained, now, expected in (
+        ({}, frozenset[str](), 100.0, {"free"}),
+        ({"is_stopping": True}, frozenset[str](), 100.0, set[str]()),
+        ({}, frozenset({THERE}), 100.0, set[str]()),
+        ({}, frozenset[str](), 200.0, set[str]()),  # silent
+    ):
+        seen = found(replace(told, **changes), record(HERE), drained=drained)
+        table.take(seen, now=100.0)
+        assert table.available_pools(now) == seen.available_elsewhere(HERE, now) == expected
+    assert found(told).available_elsewhere(THERE, 100.0) == set()
+    table.take(found(told), now=101.0)
+    table.unreachable(THERE, 101.0)
+    assert table.available_pools(101.0) == set()
+
+
+def test_a_silent_host_is_not_heard(table: HostTable) -> None:
+    assert ([host.record.name for host in table.heard(100.0)], [*table.heard(110.0)]) == ([THERE], [])
+
+
+def name(at: float, instance: str = "other") -> HostRecord:
+    return record(HERE, at=at, instance=instance)
+
+
+def test_a_name_is_taken_when_another_grid_tells_of_itself_again_and_again() -> None:
+    watch = NameWatch("own")
+    for seen in (None, name(1.0, "own"), name(1.0, ""), name(1.0)):
+        watch.look(seen, 100.0)
+        assert not watch.is_taken(100.0)
+    watch.look(name(2.0, "own"), 102.0)
+    watch.look(name(3.0), 104.0)
+    assert (watch.is_taken(104.0), watch.is_taken(104.0 + NAME_TAKEN_S)) == (True, False)
+
+
+@pytest.mark.parametrize(("at", "after_s"), [(1.0, 2.0), (2.0, NAME_TAKEN_S)])
+def test_a_record_of_an_earlier_grid_that_comes_back_is_none_that_has_the_name(at: float, after_s: float) -> None:
+    watch = NameWatch("own")
+    watch.look(name(1.0), 100.0)  # as it starts again
+    watch.look(name(at), 100.0 + after_s)  # Redis has it from a backup
+    assert not watch.is_taken(100.0 + after_s)

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from contextlib import closing
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from unittest.mock import AsyncMock, Mock
 
 import pytest
@@ -132,7 +132,7 @@ class Viewed:
         registry = Mock(session=AsyncMock(return_value=record), note_view=AsyncMock())
         grid = Mock(registry=registry, runtime=runtime, settings=Mock(live_view=True))
         self._app = Mock(**{"state.access.check": self._check})
-        self._view = live_view_route(grid).routes[-1].endpoint  # type: ignore[attr-defined]
+        self._view = live_view_route(grid).routes[0].endpoint  # type: ignore[attr-defined]
 
     def _check(self, *_asked: object, **_more: object) -> Identity:
         if self.is_refused:
@@ -186,3 +186,24 @@ async def test_a_view_ends_with_its_token(tmp_path: Path, monkeypatch: pytest.Mo
         page.is_refused = True
         await viewing
         assert await page.is_shown_no_more()
+
+
+@pytest.mark.parametrize(
+    ("left", "live_view", "status"),
+    [
+        ({"view": {"worker": "ab", "session": "0123", "operator": True}}, False, 403),
+        ({"view": {"worker": "ab", "session": "0123"}}, True, 503),  # nobody listens there
+        ({"view": {"worker": "../ab", "session": "0123"}}, True, 503),
+        ({"view": "0123"}, True, 404),
+        ({"worker": "ab", "ask": {}}, True, 404),
+    ],
+)
+async def test_what_another_host_has_left_is_shown_only_where_this_one_shows_sessions(
+    tmp_path: Path, left: dict[str, Any], live_view: bool, status: int
+) -> None:
+    grid = Mock(runtime=tmp_path, settings=Mock(live_view=live_view))
+    grid.gateway.forwarding.taken = AsyncMock(return_value=left)
+    shows = live_view_route(grid).routes[1].endpoint  # type: ignore[attr-defined]
+    with pytest.raises(Refusal) as caught:
+        await shows(Mock(), "0" * 32)
+    assert caught.value.status == status

@@ -74,8 +74,9 @@ async def test_the_capacity_of_all_pools_is_told_in_one_pass() -> None:
 
     queue = SimpleNamespace(waiting=lambda _pool: 0)
     registry = SimpleNamespace(snapshot=snapshot)
+    told_of = roster()
     grid: Any = SimpleNamespace(
-        registry=registry, roster=roster(), queue=queue, settings=Settings(), feed=None, hosts=LoneHost()
+        registry=registry, roster=told_of, queue=queue, settings=Settings(), feed=None, hosts=LoneHost(told_of)
     )
     _, told = await get(create_app(grid, Access()), "/v1/capacity")
     assert told["pools"][POOLS[0]] == {"slots": 0, "busy": 0, "waiting": 0, "spare": 0}

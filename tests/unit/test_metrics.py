@@ -97,7 +97,7 @@ def grid(roster: Roster, gateway: SimpleNamespace, redis: Histogram, waiting: in
     """The parts of a proxy that a scrape shows."""
     registry = SimpleNamespace(client=SimpleNamespace(exchanges=redis))
     queue = SimpleNamespace(waiting=lambda _pool: waiting)
-    return SimpleNamespace(roster=roster, gateway=gateway, registry=registry, queue=queue, hosts=LoneHost())
+    return SimpleNamespace(roster=roster, gateway=gateway, registry=registry, queue=queue, hosts=LoneHost(roster))
 
 
 def scrape(**changes: Any) -> Scrape:

@@ -1,5 +1,7 @@
 """The one meaning of ready: a table of what there is, and the sentence that says why the grid is not."""
 
+from typing import Any
+
 import pytest
 
 from pwgrid.common.readiness import PoolFigures, why_not_ready
@@ -41,3 +43,29 @@ def test_a_grid_that_stops_and_a_host_without_memory_are_not_ready_whatever_the_
     assert why_not_ready(pools, is_started=True, is_stopping=False, host_guard=guard) == guard
     stopping = why_not_ready(pools, is_started=True, is_stopping=True, host_guard=guard)
     assert stopping == "the grid is shutting down"
+
+
+@pytest.mark.parametrize(
+    ("chromium", "firefox", "elsewhere", "changes", "sentence"),
+    [
+        (NONE, UNWANTED, {"chromium"}, {}, None),
+        (NONE, UNWANTED, {"firefox"}, {}, "no chromium worker is available"),
+        (NONE, BROKEN, {"chromium"}, {}, "no firefox worker is available: firefox did not start: no display"),
+        (NONE, BROKEN, {"chromium", "firefox"}, {}, None),
+        (UNWANTED, UNWANTED, {"webkit"}, {}, None),  # it has no workers, and sends its clients on
+        (NONE, UNWANTED, {"chromium"}, {"is_started": False}, None),
+        (NONE, UNWANTED, {"chromium"}, {"host_guard": "memory is short"}, None),
+        (FULL, FULL, {"chromium"}, {"host_guard": "memory is short"}, "memory is short"),
+        (FULL, UNWANTED, {"chromium"}, {"is_stopping": True}, "the grid is shutting down"),
+        (
+            *(FULL, UNWANTED, {"chromium"}, {"drained": "10.0.0.1:8080"}),
+            "an operator has drained this host (10.0.0.1:8080): clients get other hosts",
+        ),
+    ],
+)
+def test_a_host_is_ready_whose_clients_another_one_can_serve(
+    chromium: PoolFigures, firefox: PoolFigures, elsewhere: set[str], changes: dict[str, Any], sentence: str | None
+) -> None:
+    pools: dict[BrowserType, PoolFigures] = {"chromium": chromium, "firefox": firefox}
+    told: dict[str, Any] = {"is_started": True, "is_stopping": False, "host_guard": None, **changes}
+    assert why_not_ready(pools, elsewhere=elsewhere, **told) == sentence

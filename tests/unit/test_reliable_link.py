@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pwgrid.control.frames import MAX_FRAME_BYTES, ProtocolError, decode, encode
+from pwgrid.control.frames import MAX_FRAME_BYTES, MAX_PARTS, ProtocolError, decode, encode
 from pwgrid.control.reliable_link import (
     ACK_EVERY,
     MAX_UNACKNOWLEDGED,
@@ -230,6 +230,74 @@ def test_the_latest_state_is_told_on_each_new_connection() -> None:
         wire.write()
         told = [wire.child.receive(packet) for packet in wire.to_child]
         assert told[1:] == [{"t": "state", "data": {"stopping": True}}]
+
+
+LARGE = {"text": 'ü"\\' * MAX_FRAME_BYTES}
+"""A state of several frames, whose text is longer in a frame than it is."""
+
+
+def parts_of(wire: Wire) -> list[bytes]:
+    wire.write()
+    packets, wire.to_child = wire.to_child, []
+    return packets
+
+
+def test_a_state_that_is_larger_than_a_frame_comes_in_parts() -> None:
+    wire = open_wire()
+    wire.master.state(LARGE)
+    parts = parts_of(wire)
+    assert len(parts) > 5
+    assert max(map(len, parts)) <= MAX_FRAME_BYTES
+    assert [wire.child.receive(part) for part in parts] == [*[None] * (len(parts) - 1), {"t": "state", "data": LARGE}]
+
+
+def test_a_newer_state_takes_the_place_of_the_parts_that_are_not_sent() -> None:
+    wire = open_wire()
+    wire.master.state(LARGE)
+    first = wire.master.next_packet()
+    assert first is not None
+    wire.master.sent()
+    wire.child.receive(first)
+    wire.master.send("drain", {"n": 1})
+    wire.master.state(newer := {"text": "n" * MAX_FRAME_BYTES})
+    told = [wire.child.receive(packet) for packet in parts_of(wire)]
+    assert [frame["data"] for frame in told if frame] == [{"n": 1}, newer]
+
+
+def test_parts_of_a_connection_that_has_ended_are_not_put_together_with_those_of_the_next_one() -> None:
+    wire = open_wire()
+    wire.master.state(LARGE)
+    before = parts_of(wire)
+    for part in before[:2]:
+        wire.child.receive(part)
+    wire.connect()
+    wire.write()
+    wire.master.receive(wire.to_master.pop())
+    greeting, *parts = parts_of(wire)
+    wire.child.receive(greeting)
+    assert [wire.child.receive(part) for part in parts][-1] == {"t": "state", "data": LARGE}
+    with pytest.raises(ProtocolError):
+        wire.child.receive(before[2])
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {},
+        {"n": 1, "of": 2, "text": "{}"},
+        {"n": 0, "of": 0, "text": "{}"},
+        {"n": 0, "of": MAX_PARTS + 1, "text": "{}"},
+        {"n": True, "of": 2, "text": "{}"},
+        {"n": 0, "of": 1, "text": 7},
+        {"n": 0, "of": 1, "text": "{"},
+        {"n": 0, "of": 1, "text": "[]"},
+        {"n": 0, "of": 1, "text": '{"a":"\u20ac"}'},
+    ],
+)
+def test_a_part_that_is_none_is_a_protocol_error(part: dict[str, Any]) -> None:
+    wire = open_wire()
+    with pytest.raises(ProtocolError):
+        wire.child.receive(encode({"t": "part", "data": part}))
 
 
 def test_a_ping_is_answered_and_carries_the_state() -> None:

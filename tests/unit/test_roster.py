@@ -3,7 +3,7 @@
 from typing import Any
 
 from pwgrid.common.types import Protocol
-from pwgrid.proxy.roster import Roster
+from pwgrid.proxy.roster import Hosts, Roster
 from tests.support.state_frames import told_of_pool
 
 
@@ -138,6 +138,7 @@ def test_a_pool_or_worker_of_another_host_is_found_behind_our_own() -> None:
 
 def test_a_pool_is_available_elsewhere_or_not() -> None:
     made = of_two_hosts()
+    made.hosts = Hosts("here", available=frozenset({"chromium", "only"}))
     assert [made.is_available_elsewhere(name) for name in ("chromium", "only", "firefox", "webkit")] == [
         True,
         True,

@@ -16,7 +16,11 @@ from pwgrid.cli.top.draw import HELP, _age, draw
 from pwgrid.cli.top.key_actions import Mode, Pane, Request, State, press, rows
 from pwgrid.cli.top.snapshot import Event, Snapshot, events
 from pwgrid.cli.top.terminal import Keys, Terminal
+from pwgrid.cli.top.whole_grid import whole_status
+from pwgrid.registry.hosts import HostRecord, HostsFound
+from pwgrid.registry.records import RegistrySnapshot, WorkerRecord
 from pwgrid.runtime.find_grids import RunningGrid
+from tests.support.state_frames import told_of_pool
 
 HOSTILE = "\x1b]0;owned\x07\x9b31m\u202e\n"
 
@@ -356,3 +360,68 @@ def test_sessions_tell_of_their_begin_and_their_end_at_their_own_time() -> None:
     assert [(event.at, event.is_bad) for event in found] == [(990.5, False), (1000.0, True)]
     assert found[0].text == f"session {'b' * 16} running in aaaaaaaa"
     assert found[1].text == f"session {'f' * 16} (checkout) failed after 10.0 s: memory limit"
+
+
+# Several hosts
+
+OWN, OTHER, SILENT = "10.0.0.1:8080", "10.0.0.2:8080", "10.0.0.3:8080"
+
+
+def of_hosts(own: str = OWN, others: tuple[str, ...] = (OTHER, SILENT)) -> Snapshot:
+    """The whole grid of `SNAPSHOT` and two other hosts, of which one is silent."""
+    told = {
+        "chromium": told_of_pool(wanted=3, available=2, slots=5, reason="no browser"),
+        "firefox": told_of_pool(browserType="firefox", reason="no display"),
+    }
+    like = {"browserType": "chromium", "status": "available"}
+    workers = ({"id": "cccccccc", **like}, {"id": "unknown", **like})
+    made = {"pools": told, "workers": workers, "waiting": {"chromium": 4, "firefox": 0}}
+    records = {
+        name: HostRecord(name, ("10.0.0.2", 8080), at=0.0 if name == SILENT else 999.0, **made) for name in others
+    }
+    there = WorkerRecord("chromium", "cccccccc", "", started_at=940.0, slots=5, rss_mib=77)
+    found = RegistrySnapshot({"chromium:cccccccc": 3}, {"chromium:cccccccc": 9}, {"chromium:cccccccc": there}, {}, 0)
+    alone = status(host={**status()["host"], "name": own})
+    whole = whole_status(alone, found, HostsFound(records, frozenset()), 1000.0)
+    sessions = [session("a" * 16, host=OWN), session("b" * 16, workerId="cccccccc", host=OTHER)]
+    return Snapshot(1000.0, whole, sessions)
+
+
+def test_the_pools_workers_and_waiting_clients_of_all_hosts_are_shown() -> None:
+    lines = [line.split() for line in drawn(of_hosts(), size=(120, 24))]
+    assert lines[1][:4] == ["sessions", "6/25", "[||......]", "waiting"]
+    assert lines[1][4] == "7"
+    assert lines[3][:9] == ["chromium", "5", "4", "1", "0", "0", "7", f"{OTHER}:", "no"]
+    assert lines[4][:3] == ["firefox", "1", "1"]
+    assert lines[5][:4] == ["WORKER", "POOL", "HOST", "STATUS"]
+    assert [line[2] for line in lines[6:9]] == [OWN, OWN, OTHER]
+    assert lines[8][:7] == ["cccccccc", "chromium", OTHER, "available", "3/5", "9/250", "77/900"]
+    assert lines[9][:5] == ["SESSION", "POOL", "WORKER", "HOST", "STATUS"]
+    assert [line[3] for line in lines[10:12]] == [OWN, OTHER]
+
+
+@pytest.mark.parametrize("alone", [of_hosts(own=""), of_hosts(others=(SILENT,)), of_hosts(others=())])
+def test_nothing_is_said_of_hosts_where_there_is_one(alone: Snapshot) -> None:
+    lines = drawn(replace(alone, sessions=SESSIONS))
+    assert lines[2:] == drawn(SNAPSHOT)[2:]
+
+
+def test_a_key_is_for_the_host_that_has_the_row() -> None:
+    snapshot = of_hosts()
+    for pane, keys, hosts in (
+        (Pane.SESSIONS, "e", (OWN,)),
+        (Pane.SESSIONS, "je", (OTHER,)),
+        (Pane.WORKERS, "Gd", (OTHER,)),
+        (Pane.POOLS, "d", (OWN, OTHER)),
+        (Pane.POOLS, "jd", (OTHER,)),
+    ):
+        _, asked = pressed(*keys, "y", state=State(pane=pane), snapshot=snapshot)
+        assert asked is not None
+        assert asked.hosts == hosts
+
+
+def test_a_worker_of_another_host_that_is_gone_is_no_bad_news() -> None:
+    before = of_hosts()
+    after = replace(before, status={**before.status, "workers": before.status["workers"][:2]})
+    (event,) = events(before, after, [])
+    assert (event.text, event.is_bad) == (f"worker cccccccc of {OTHER}: gone", False)

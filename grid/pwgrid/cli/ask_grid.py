@@ -18,6 +18,8 @@ import orjson
 from pwgrid.cli.output import clock
 from pwgrid.common.errors import GridError, NoGridError, Refused, RegistryUnavailable
 from pwgrid.common.grid_url import GridUrl
+from pwgrid.common.launch_failure import without_places
+from pwgrid.common.readiness import PoolFigures, why_not_ready
 from pwgrid.runtime.directory import base_dir
 from pwgrid.runtime.find_grids import (
     GridWithoutMaster,
@@ -184,16 +186,21 @@ def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, A
         # Not the URL in the status, which has no password.
         url, prefix = redis_of(grid)
         registry = snapshot(url, prefix, own, is_enough)
-        add_registry(found, registry)
-        found["hosts"] = [] if found["redis"].get("pid") else _hosts(hosts(url, prefix), registry.active)
+        others = None if found["redis"].get("pid") else hosts(url, prefix)
+        add_registry(found, registry, others)
+        found["hosts"] = _hosts(others, registry.active) if others is not None else []
     except RegistryUnavailable as error:
         add_registry(found, error)
     return found
 
 
-def add_registry(found: dict[str, Any], registry: RegistrySnapshot | RegistryUnavailable) -> None:
+def add_registry(
+    found: dict[str, Any], registry: RegistrySnapshot | RegistryUnavailable, others: HostsFound | None = None
+) -> None:
     """Puts into a master's status what only the registry knows: the exact counters, where the master's own are a few
-    seconds old; why Redis is of no use; whether the grid can serve, as /health/ready says it."""
+    seconds old; why Redis is of no use; whether the grid can serve, as /health/ready says it, and what is wrong with
+    this host. `others` are the hosts that form one grid, if there are any."""
+    from pwgrid.registry.hosts import NAME_TAKEN  # takes a while to import, as redis-py does
     from pwgrid.registry.selectable_workers import can_serve
 
     if isinstance(registry, RegistryUnavailable):
@@ -205,27 +212,48 @@ def add_registry(found: dict[str, Any], registry: RegistrySnapshot | RegistryUna
             worker["lifetime"] = registry.lifetime.get(field, worker["lifetime"])
         if registry.write_fault is not None:
             found["redis"]["error"] = f"{registry.write_fault}; clients are served without it meanwhile"
+    own = found.get("host", {}).get("name", "") if others is not None else ""  # an older master tells none
+    if others is not None and own:
+        found["reason"] = _not_ready(found, others, own)
+        if (record := others.records.get(own)) is not None and record.is_name_taken:
+            found["problems"] = [*found["problems"], f"{own}: {NAME_TAKEN}"]
     verdict = can_serve(found["reason"], registry, _pools(found), time.time(), found["redis"]["staleS"])
     found["ready"], found["reason"] = verdict.reason is None, verdict.reason
 
 
+def _not_ready(found: Mapping[str, Any], others: HostsFound, own: str) -> str | None:
+    """Why the host of this name takes no sessions, as its proxy says it; None when it does."""
+    pools = {
+        pool["name"]: PoolFigures(
+            *(pool["wanted"], pool["available"], pool["reason"] and without_places(pool["reason"])),
+            suspect=pool["suspect"],
+            is_on_demand=bool(pool.get("onDemand")),
+        )
+        for pool in found["pools"]
+    }
+    return why_not_ready(
+        pools,
+        is_started=found["started"],
+        is_stopping=found["stopping"],
+        host_guard=found["host"]["guard"],
+        elsewhere=others.available_elsewhere(own, time.time()),
+        drained=own if own in others.drained else "",
+    )
+
+
 def _hosts(found: HostsFound, active: Mapping[str, int]) -> list[dict[str, Any]]:
     """The hosts that form one grid, as a status has them."""
-    now = time.time()
-    described = []
-    for name, record in found.records.items():
-        room, is_silent = record.room(active), now - record.at > record.silent_s
-        state = "stopping" if record.is_stopping else "drained" if name in found.drained else "serving"
-        described.append(
-            {
-                "name": name,
-                "state": "silent" if is_silent else state,
-                "version": record.version,
-                **room._asdict(),
-                "waiting": sum(record.waiting.values()),
-            }
-        )
-    return described
+    states = found.states(time.time())
+    return [
+        {
+            "name": name,
+            "state": states[name],
+            "version": record.version,
+            **record.room(active)._asdict(),
+            "waiting": sum(record.waiting.values()),
+        }
+        for name, record in found.records.items()
+    ]
 
 
 def _counter(worker: Mapping[str, Any]) -> str:

@@ -192,6 +192,7 @@ def _sessions_of(path: Path, runtime_dir: str | None, name: str, *, is_ended: bo
             live = _live_sessions(grid, name)
             if is_ended:
                 ask(grid, "end_sessions", {"token": name})
+                yield from _end_elsewhere(grid, name)
         except (GridError, OSError) as error:
             if is_ended:
                 yield f"its sessions {there}, if it has any, go on: {error}"
@@ -203,6 +204,24 @@ def _sessions_of(path: Path, runtime_dir: str | None, name: str, *, is_ended: bo
         elif live:
             goes_on = counted(live, "live session goes", "live sessions go")
             yield f"{goes_on} on {there}; to end what lives: pwgrid token revoke {name} --end-sessions"
+
+
+def _end_elsewhere(grid: RunningGrid, name: str) -> Iterator[str]:
+    """Has the sessions of the token ended on the other hosts of this grid. Yields a sentence about each one where they
+    may go on, or new ones may begin."""
+    from pwgrid.cli.ask_hosts import ask_host, other_hosts
+
+    try:
+        others = list(other_hosts(grid, ask(grid, "status")["host"].get("name", "")))
+    except RegistryUnavailable as error:
+        yield f"its sessions on other hosts, if it has any, go on: {error}"
+        return
+    for host in others:
+        try:
+            if ask_host(grid, host, {"token": name}).get("isHere"):
+                yield f"host {host.name} has a token {name} in its own file: revoke it there, too"
+        except (GridError, RegistryUnavailable) as error:
+            yield f"its sessions on host {host.name}, if it has any, go on: {error}"
 
 
 def _live_sessions(grid: RunningGrid, name: str) -> int | None:

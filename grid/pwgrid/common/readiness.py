@@ -1,11 +1,12 @@
 """Decides whether the grid is ready: its start is over, and each pool that should have workers can take a session now.
+Where several hosts are one grid, a host is ready that can have its clients served by another one.
 
 The ready line, `/health/ready`, the service manager's READY, `pwgrid run` and `pwgrid status` all use this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 
@@ -32,19 +33,30 @@ def shortage(name: str, pool: PoolFigures) -> str | None:
 
 
 def why_not_ready(
-    pools: Mapping[str, PoolFigures], *, is_started: bool, is_stopping: bool, host_guard: str | None
+    pools: Mapping[str, PoolFigures],
+    *,
+    is_started: bool,
+    is_stopping: bool,
+    host_guard: str | None,
+    elsewhere: Collection[str] = (),
+    drained: str = "",
 ) -> str | None:
     """The sentence that says why the grid is not ready; None when it is.
 
     `is_started`: since the start each pool has been complete once, or known not to start; a grid that another master
-    started is. `host_guard`: why the host can take no session now.
+    started is. `host_guard`: why the host can take no session now. `elsewhere`: the pools of which another host that
+    gets clients can take one. `drained`: the name of this host if an operator has drained it.
     """
     if is_stopping:
         return "the grid is shutting down"
+    if drained:
+        return f"an operator has drained this host ({drained}): clients get other hosts"
+    pools = {name: pool for name, pool in pools.items() if not pool.is_on_demand}
+    wanted = {name: pool for name, pool in pools.items() if pool.wanted > 0 and name not in elsewhere}
+    if elsewhere and not wanted:
+        return None
     if host_guard:
         return host_guard
-    pools = {name: pool for name, pool in pools.items() if not pool.is_on_demand}
-    wanted = {name: pool for name, pool in pools.items() if pool.wanted > 0}
     if not wanted:
         return f"no pool has workers: scale one up, for example `pwgrid scale {next(iter(pools), 'chromium')}=1`"
     if not is_started and not any(pool.reason for pool in wanted.values()):

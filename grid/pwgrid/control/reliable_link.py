@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from pwgrid.control.frames import Frame, ProtocolError, decode, encode
+from pwgrid.control.frames import Frame, ProtocolError, StateParts, decode, encode, encode_state
 
 MAX_UNACKNOWLEDGED: Final = 4096
 ACK_EVERY: Final = 32
@@ -32,12 +32,12 @@ _LAST_APPLIED: Final[dict[Side, str]] = {"master": "lastEventIdx", "child": "las
 _EXPECTED: Final[dict[tuple[Side, LinkState], frozenset[str]]] = {
     ("master", "greeting"): frozenset({"init", "close"}),
     ("child", "greeting"): frozenset({"init", "close"}),
-    ("master", "open"): frozenset({"event", "ack", "ping", "state", "stopping", "close"}),
-    ("child", "open"): frozenset({"command", "ack", "pong", "state", "stopping", "close"}),
+    ("master", "open"): frozenset({"event", "ack", "ping", "state", "part", "stopping", "close"}),
+    ("child", "open"): frozenset({"command", "ack", "pong", "state", "part", "stopping", "close"}),
 }
 """The frames that a side may receive."""
 # One place for each kind: a newer one replaces an unsent older one, so a stalled peer costs no memory.
-_AFTER_INDEXED: Final = ("state", "ping", "pong", "stopping", "close")
+_AFTER_STATE: Final = ("ping", "pong", "stopping", "close")
 
 
 class Outbox:
@@ -97,7 +97,10 @@ class Link:
         """Up to which of these the peer was told so."""
         self._greeting: Frame = {}
         self._slots: dict[str, bytes] = {}
-        self._state: bytes | None = None
+        self._state: list[bytes] = []
+        """The packets of the latest state; none before the first one."""
+        self._unsent_state: deque[bytes] = deque()
+        self._parts = StateParts()
         self._offered = ""
         self._ack_now = False
 
@@ -111,6 +114,7 @@ class Link:
             raise ProtocolError("the link was closed for good")
         self.phase = "greeting"
         self._slots.clear()
+        self._unsent_state.clear()
         self._greeting = dict(greeting)
         if self.side == "child":
             self._queue_init({"ackedEventIdx": self._out.acknowledged})
@@ -120,16 +124,18 @@ class Link:
         if self.phase != "closed":
             self.phase = "down"
         self._slots.clear()
+        self._unsent_state.clear()
 
     def send(self, name: str, data: Frame) -> None:
         """Send a command or event, now or on the next connection. Raises LinkFullError, or ValueError if too large."""
         self._out.add(_INDEXED[self.side], name, data)
 
     def state(self, data: Frame) -> None:
-        """Send the latest state, again on each new connection; an unsent older one is dropped."""
-        self._state = encode({"t": "state", "data": data})
+        """Send the latest state, again on each new connection; an unsent older one is dropped, or what is unsent of it.
+        Raises ValueError for one that is too large."""
+        self._state = encode_state(data)
         if self.phase == "open":
-            self._slots["state"] = self._state
+            self._unsent_state = deque(self._state)
             if "ping" in self._slots:  # it is written later, and has a state, too
                 self._slots["ping"] = encode({**decode(self._slots["ping"]), "data": data})
 
@@ -163,7 +169,9 @@ class Link:
         packet = self._out.next()
         if packet is not None:
             return self._offer("indexed", packet)
-        for kind in _AFTER_INDEXED:
+        if self._unsent_state:
+            return self._offer("state", self._unsent_state[0])
+        for kind in _AFTER_STATE:
             if kind in self._slots:
                 return self._offer(kind, self._slots[kind])
         return None
@@ -173,6 +181,8 @@ class Link:
         offered, self._offered = self._offered, ""
         if offered == "indexed":
             self._out.sent()
+        elif offered == "state":
+            self._unsent_state.popleft()
         elif offered == "ack":
             self._told = self._applied
             self._ack_now = False
@@ -206,6 +216,9 @@ class Link:
                 return {"t": "state", "data": frame["data"]}
             case "pong":
                 return None
+            case "part":
+                data = self._parts.take(frame["data"])
+                return None if data is None else {"t": "state", "data": data}
         return frame
 
     def _greet(self, frame: Frame) -> None:
@@ -224,8 +237,7 @@ class Link:
         self._ack_now = False
         if self.side == "master":
             self._queue_init({"workerId": self.ident})
-        if self._state is not None:
-            self._slots["state"] = self._state
+        self._unsent_state = deque(self._state)
 
     def _adopt(self, init: Frame) -> None:
         """Go on after the indices that the other master acknowledged; frames that wait already get the next ones."""

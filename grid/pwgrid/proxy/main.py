@@ -52,6 +52,7 @@ from pwgrid.registry.registry import Registry
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.descriptor_limit import room_for_clients
 from pwgrid.runtime.directory import TLS_SOCKET
+from pwgrid.runtime.grid_instance import instance_of
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last, workers_end
 from pwgrid.settings.model import is_loopback
 from pwgrid.tokens.file import TokenFile
@@ -117,7 +118,14 @@ class Proxy:
         """The pools that start on demand for which clients waited when the master was told last."""
         self.handoffs = Handoffs(boot.runtime, self.selector.health, traces)
         self._is_retiring = False
-        self.hosts = HostKeeper(self.settings, self.registry, self.roster, self._waiting, self._hosts_changed)
+        self.hosts = HostKeeper(
+            self.settings,
+            self.registry,
+            self.roster,
+            self._waiting,
+            self._hosts_changed,
+            instance_of(boot.runtime) if self.settings.host_name() else "",
+        )
         forwarding = None
         if self.hosts.name:
             records, health = self.registry.hosts, self.selector.health
@@ -133,7 +141,7 @@ class Proxy:
         most_bytes = self.settings.session_files_max_mib * MIB
         self.files = SessionFiles(boot.runtime, self.settings.session_files_ttl, most_bytes)
         self.master = AskMaster(boot.runtime / "control.sock")
-        self.feed = Feed(self.settings, self.registry, self.roster, self.queue, self.gateway.figures, self.master)
+        self.feed = Feed(self.settings, self.registry, self.queue, self.gateway.figures, self.master, self.hosts)
         self.gateway.refusal_log.on_line = self.feed.events.refused
         self.gateway.on_slot_taken = self.feed.client_came
         self._stop = asyncio.Event()
@@ -276,6 +284,7 @@ class Proxy:
     def _hosts_changed(self) -> None:
         """Called when other hosts have come or gone, or have other pools or workers than before."""
         self.gateway.roster_changed()
+        self.feed.hosts_changed()
         self._pause_or_go_on()
         self.queue.wake()
 
@@ -404,7 +413,7 @@ class Proxy:
             "waiting": self.queue.waiting(),
             "demand": self._demand(),
             "waitingByRun": [each._asdict() for each in self.queue.waiting_by_run()[:MOST_PARTIES]],
-            "ready": self.roster.not_ready() is None,
+            "ready": self.roster.not_ready_alone() is None,
             "configuration": self.roster.configuration,
         }
 

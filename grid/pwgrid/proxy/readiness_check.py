@@ -26,8 +26,6 @@ class Readiness:
         """Returns whether the grid is ready now. `found` is a snapshot, or a `look`, if the caller has one."""
         if (not_ready := self._roster.not_ready()) is not None:
             return Verdict(not_ready)  # whatever Redis says
-        if self._roster.hosts.is_drained:
-            return Verdict(f"an operator has drained this host ({self._roster.hosts.own}): clients get other hosts")
         look = found or await self._ask_redis()
         # Now: one may have been removed meanwhile.
         return self._judge(look, (pool for pool in self._roster.offered().values() if not pool.is_on_demand))
@@ -56,8 +54,8 @@ class Readiness:
         """Asks Redis for counters and totals, and for as many workers as tell that every pool can serve, else all.
         Raises RegistryUnavailable."""
         roster = self._roster
-        # By the master's figures a pool without an available worker serves nobody, whatever Redis says.
-        pools = [pool for pool in roster.pools.values() if pool.available]
+        # By the masters' figures a pool without an available worker serves nobody, whatever Redis says.
+        pools = [pool for pool in roster.pools.values() if pool.available or roster.is_available_elsewhere(pool.name)]
         own = [worker.counter for worker in roster.workers.values()]
         return await self._registry.look(own, until_all_serve(pools, self._registry.now(), self._stale_s))
 

@@ -96,6 +96,8 @@ class Hosts:
     avoided: frozenset[str] = frozenset()
     is_drained: bool = False
     """Whether an operator has drained this host, so that it gets no sessions."""
+    available: frozenset[str] = frozenset()
+    """The pools of which another host that gets clients can take a session."""
 
 
 @dataclass(slots=True)
@@ -176,8 +178,8 @@ class Roster:
         return next((each.pools[name] for each in self.others if name in each.offered()), own)
 
     def is_available_elsewhere(self, name: str) -> bool:
-        """Whether another host has an available worker of this pool."""
-        return any((pool := other.pools.get(name)) is not None and pool.available > 0 for other in self.others)
+        """Whether another host that gets clients has an available worker of this pool."""
+        return name in self.hosts.available
 
     def label_keys(self) -> dict[LabelKey, tuple[str, ...]]:
         """Returns the label keys of the pools that are offered anywhere, each with the names of its pools."""
@@ -228,13 +230,26 @@ class Roster:
         return found
 
     def not_ready(self) -> str | None:
-        """Returns why the grid is not ready; None when it is."""
+        """Returns why the grid is not ready to take sessions that come to this host; None when it is."""
+        return self._why_not_ready(self.hosts.available, self.hosts.own if self.hosts.is_drained else "")
+
+    def not_ready_alone(self) -> str | None:
+        """Returns why this host could not serve its clients by itself; None when it could. Its master waits for that
+        when it starts."""
+        return self._why_not_ready()
+
+    def _why_not_ready(self, elsewhere: frozenset[str] = frozenset(), drained: str = "") -> str | None:
         if self.lost and not self.stopping:
             return self.lost
         if not self.pools and not self.stopping:
             return "the master has not reported its pools yet"
         return readiness.why_not_ready(
-            self.pools, is_started=self.is_started, is_stopping=self.stopping, host_guard=self.host_guard
+            self.pools,
+            is_started=self.is_started,
+            is_stopping=self.stopping,
+            host_guard=self.host_guard,
+            elsewhere=elsewhere,
+            drained=drained,
         )
 
     def shortage(self, name: str) -> str | None:

@@ -1,8 +1,9 @@
-"""Reads the registry for the command line, and marks hosts as drained, through redis-py's blocking client."""
+"""Reads the registry for the command line through redis-py's blocking client; marks hosts as drained, and leaves
+questions for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -89,12 +90,21 @@ def mark_drained(url: str, prefix: str, name: str, since: float | None) -> None:
         _pipeline(redis, [("HDEL", key, name) if since is None else ("HSET", key, name, f"{since:.3f}")])
 
 
+def leave_forward(url: str, prefix: str, question: Mapping[str, Any]) -> str:
+    """Leaves a question for another host; returns the id by which that one takes it. Raises RegistryUnavailable."""
+    forward_id, command = host_records.forward_command(prefix, question)
+    with _connected(url, prefix) as redis:
+        _pipeline(redis, [command])
+    return forward_id
+
+
 @dataclass(frozen=True, slots=True)
 class RegistryLook:
     """The registry at one moment. `news` are sessions that have begun or changed status since the previous look. Both
     lists are oldest first."""
 
     snapshot: RegistrySnapshot
+    hosts: HostsFound
     live: list[SessionRecord]
     news: list[SessionRecord]
 
@@ -113,7 +123,8 @@ class SessionWatch:
         prefix, since = self._prefix, (now if self._looked_at is None else self._looked_at) - _LATE_S
         with _connected(self._url, prefix) as redis:
             begun = ("ZRANGEBYSCORE", prefix + records.INDEX, f"{since:f}", "+inf")
-            *replies, ids = _pipeline(redis, [*records.snapshot_commands(prefix), begun])
+            commands = [*records.snapshot_commands(prefix), *host_records.commands(prefix), begun]
+            *replies, told, drained, ids = _pipeline(redis, commands)
             fields = records.worker_fields(replies)
             workers = _pipeline(redis, records.worker_commands(prefix, fields))
             live = _pipeline(redis, records.live_commands(prefix, fields))
@@ -127,6 +138,7 @@ class SessionWatch:
         }
         return RegistryLook(
             replace(records.read_snapshot(replies, fault), workers=records.read_workers(fields, workers)),
+            host_records.found(told, drained),
             live=[each for each in found if each.status in LIVE],
             news=[
                 each for each in found if each.session_id not in before or before[each.session_id].status != each.status

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
+from pwgrid.common.readiness import PoolFigures, shortage
 from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry.records import number
@@ -38,6 +39,8 @@ BEAT_S: Final = 2.0
 
 SILENT_BEATS: Final = 5
 """A host that has told nothing for so many of its intervals gets no more clients of other hosts."""
+
+NAME_TAKEN: Final = "another host uses this one's name, too: give each an ADVERTISED_HOST of its own"
 
 KEPT_S: Final = 3600.0
 """How long the table of hosts is kept when none of them tells anything any more."""
@@ -73,6 +76,10 @@ class HostRecord:
     pools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     workers: tuple[Mapping[str, Any], ...] = ()
     waiting: Mapping[str, int] = field(default_factory=dict)
+    instance: str = ""
+    """Which grid tells this: two hosts may have been given the same name. An older version tells none."""
+    is_name_taken: bool = False
+    """Whether that grid has seen another one tell of itself under the same name lately."""
 
     @property
     def silent_s(self) -> float:
@@ -91,15 +98,27 @@ class HostRecord:
             "pools": self.pools,
             "workers": self.workers,
             "waiting": self.waiting,
+            "instance": self.instance,
+            "nameTaken": self.is_name_taken,
         }
         return orjson.dumps(told).decode()
+
+    def available_pools(self) -> frozenset[str]:
+        """Returns the pools of which this host can take a session, by what its master says."""
+        figures = {
+            name: PoolFigures(
+                int(each.get("wanted", 0)), int(each.get("available", 0)), None, suspect=int(each.get("suspect") or 0)
+            )
+            for name, each in self.pools.items()
+        }
+        return frozenset(name for name, each in figures.items() if shortage(name, each) is None)
 
     def room(self, active: Mapping[str, int]) -> HostRoom:
         """Returns how much this host has. `active` are the live sessions by worker field ("{type}:{id}")."""
         serving = [each for each in self.workers if each.get("status") == WorkerStatus.AVAILABLE]
         return HostRoom(
             workers=len(serving),
-            slots=sum(int(self.pools.get(each.get("pool", ""), {}).get("slots", 0)) for each in serving),
+            slots=sum(int(self.pools.get(_pool_of(each), {}).get("slots", 0)) for each in serving),
             busy=sum(active.get(f"{each.get('browserType')}:{each.get('id')}", 0) for each in self.workers),
             spare=sum(each.get("status") == WorkerStatus.SPARE for each in self.workers),
         )
@@ -121,9 +140,16 @@ class HostRecord:
                 pools={str(pool): dict(each) for pool, each in told["pools"].items()},
                 workers=tuple(dict(each) for each in told["workers"]),
                 waiting={str(pool): int(count) for pool, count in told.get("waiting", {}).items()},
+                instance=str(told.get("instance", "")),
+                is_name_taken=bool(told.get("nameTaken")),
             )
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
+
+
+def _pool_of(worker: Mapping[str, Any]) -> str:
+    """The name of a worker's pool: the master leaves it out where it is that of the browser type."""
+    return str(worker.get("pool") or worker.get("browserType"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +158,25 @@ class HostsFound:
 
     records: Mapping[str, HostRecord]
     drained: frozenset[str]
+    before: HostRecord | None = None
+    """What the record of this host was before it was written now."""
+
+    def states(self, now: float) -> dict[str, str]:
+        """Returns by name whether each host gets clients, and why not, as far as their records tell. `now` is in Unix
+        seconds: clocks should agree."""
+        return {name: self._state(record, now) for name, record in self.records.items()}
+
+    def _state(self, record: HostRecord, now: float) -> str:
+        if now - record.at > record.silent_s:
+            return "silent"
+        if record.is_stopping:
+            return "stopping"
+        return "drained" if record.name in self.drained else "serving"
+
+    def available_elsewhere(self, own: str, now: float) -> frozenset[str]:
+        """Returns the pools of which another host than `own` that gets clients can take a session."""
+        serving = (name for name, state in self.states(now).items() if state == "serving" and name != own)
+        return frozenset[str]().union(*(self.records[name].available_pools() for name in serving))
 
 
 def commands(prefix: str) -> list[tuple[str, ...]]:
@@ -145,6 +190,17 @@ def found(hosts: Mapping[str, str], drained: Mapping[str, str]) -> HostsFound:
     return HostsFound({name: each for name, each in sorted(read.items()) if each is not None}, frozenset(drained))
 
 
+def forward_command(prefix: str, forward: Mapping[str, Any]) -> tuple[str, tuple[str | bytes | int, ...]]:
+    """Returns the id of a new forward, and the command that leaves it: whoever can write this Redis is of the grid, and
+    nobody else can guess the id."""
+    forward_id = secrets.token_hex(16)
+    return forward_id, _set_command(f"{prefix}{FORWARD}{forward_id}", forward)
+
+
+def _set_command(key: str, value: Mapping[str, Any]) -> tuple[str | bytes | int, ...]:
+    return ("SET", key, orjson.dumps(value), "PX", round(FORWARD_TTL_S * 1000))
+
+
 class HostRecords:
     """The hosts' part of the registry. Each method raises RegistryUnavailable while Redis is away."""
 
@@ -154,12 +210,16 @@ class HostRecords:
 
     async def exchange(self, own: HostRecord | None) -> HostsFound:
         """Writes this host's record, if there is one to write, and returns what Redis knows of all hosts."""
-        told: list[tuple[str | int, ...]] = []
-        if own is not None:
-            hosts = self._prefix + HOSTS
-            told = [("HSET", hosts, own.name, own.as_json()), ("PEXPIRE", hosts, round(KEPT_S * 1000))]
-        *_, records, drained = await self._client.pipeline([*told, *commands(self._prefix)])
-        return found(records, drained)
+        if own is None:
+            return found(*await self._client.pipeline(commands(self._prefix)))
+        hosts = self._prefix + HOSTS
+        told: list[tuple[str | int, ...]] = [
+            ("HGET", hosts, own.name),
+            ("HSET", hosts, own.name, own.as_json()),
+            ("PEXPIRE", hosts, round(KEPT_S * 1000)),
+        ]
+        before, _, _, records, drained = await self._client.pipeline([*told, *commands(self._prefix)])
+        return replace(found(records, drained), before=HostRecord.read(own.name, before or ""))
 
     async def forget(self, name: str, *, with_drain: bool = False) -> None:
         """Removes a host's record; `with_drain`: also that it is drained, as it leaves in order."""
@@ -193,10 +253,9 @@ class HostRecords:
     # Forwards
 
     async def leave_forward(self, forward: Mapping[str, Any]) -> str:
-        """Leaves a client, or a question, for another host. Returns the id by which that one takes it: whoever can
-        write this Redis is of the grid, and nobody else can guess it."""
-        forward_id = secrets.token_hex(16)
-        await self._set(FORWARD + forward_id, forward)
+        """Leaves a client, or a question, for another host. Returns the id by which that one takes it."""
+        forward_id, command = forward_command(self._prefix, forward)
+        await self._client.call(*command)
         return forward_id
 
     async def take_forward(self, forward_id: str) -> dict[str, Any] | None:
@@ -212,7 +271,7 @@ class HostRecords:
         return await self._take(FORWARDED + forward_id)
 
     async def _set(self, key: str, value: Mapping[str, Any]) -> None:
-        await self._client.call("SET", self._prefix + key, orjson.dumps(value), "PX", round(FORWARD_TTL_S * 1000))
+        await self._client.call(*_set_command(self._prefix + key, value))
 
     async def _take(self, key: str) -> dict[str, Any] | None:
         reply = await self._client.run(SCRIPTS["host_take"], (self._prefix + key,), ())

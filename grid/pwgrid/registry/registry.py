@@ -395,6 +395,16 @@ class Registry:
                     break
         return replace(found, workers=dict(sorted(workers.items())))
 
+    async def workers(self, fields: Collection[str]) -> dict[str, WorkerRecord]:
+        """Returns the records of the workers of these fields ("{type}:{id}"), without those that have none."""
+        found: dict[str, WorkerRecord] = {}
+        async with self._deadline():
+            for some in records.chunks(fields):
+                hashes = await self.client.pipeline(records.worker_commands(self._prefix, some))
+                with self._makes_sense():
+                    found |= records.read_workers(some, hashes)
+        return found
+
     async def worker_page(self, *, limit: int, cursor: str | None = None) -> tuple[RegistrySnapshot, str | None]:
         """Returns at most `limit` workers, in the order of their fields, with all counters and no totals; and the
         cursor of the next page, None at the end. `cursor` is the previous page's; a worker that comes or goes does not

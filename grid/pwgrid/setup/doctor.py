@@ -16,10 +16,11 @@ from typing import Final, Literal
 
 from pwgrid.common import trace_settings
 from pwgrid.common.certificate import server_context
-from pwgrid.common.errors import AlreadyRunning, GridError
+from pwgrid.common.errors import AlreadyRunning, GridError, RegistryUnavailable
 from pwgrid.common.redis_faults import FaultKind
 from pwgrid.common.redis_url import is_cluster, shown, user_of
 from pwgrid.common.restricted_exec import abi
+from pwgrid.common.wording import listed
 from pwgrid.installed.browsers import SearchPaths, find_for_pool, made_for
 from pwgrid.installed.confine_setting import NO_LANDLOCK, is_confined
 from pwgrid.installed.driver import drivers_directories, installed_drivers
@@ -80,6 +81,7 @@ def examine(loaded: Loaded) -> Iterator[Finding]:
     yield _port(settings)
     if settings.tls_cert:
         yield _certificate(settings)
+    yield from _hosts(settings)
     yield from _traces()
     yield from _leftovers(settings)
 
@@ -306,6 +308,33 @@ def _port(settings: Settings) -> Finding:
         return Finding("port", "good", f"a grid of yours is on port {settings.port}")
     found, _, to_do = fault.sentence.partition("; ")
     return Finding("port", "bad", found, to_do)
+
+
+def _hosts(settings: Settings) -> Iterator[Finding]:
+    """Whether this host's name among several hosts is its own."""
+    if not (name := settings.host_name()):
+        return
+    from pwgrid.registry import blocking_reads
+    from pwgrid.registry.hosts import NAME_TAKEN
+
+    try:
+        found = blocking_reads.hosts(settings.redis_url.get_secret_value(), settings.redis_key_prefix)
+    except RegistryUnavailable:
+        return  # what is wrong with Redis is said already
+    record, states = found.records.get(name), found.states(time.time())
+    is_here = why_no_listening(settings.host, settings.port, settings.runtime_dir) is not None
+    if record is not None and record.is_name_taken:
+        yield Finding("hosts", "bad", f"{name}: {NAME_TAKEN}", "another ADVERTISED_HOST on one of them")
+    elif states.get(name, "silent") != "silent" and not is_here:
+        yield Finding(
+            "hosts",
+            "bad",
+            f"another host tells of itself as {name}, and nothing listens on port {settings.port} here",
+            "another ADVERTISED_HOST for this one",
+        )
+    else:
+        others = [each for each in states if each != name]
+        yield Finding("hosts", "good", f"{name}, with {listed(others) or 'no other one'}")
 
 
 def _traces() -> Iterator[Finding]:

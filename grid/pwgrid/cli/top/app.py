@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -25,6 +26,7 @@ from pwgrid.common.errors import GridError, RegistryUnavailable
 
 if TYPE_CHECKING:
     from pwgrid.registry.blocking_reads import SessionWatch
+    from pwgrid.registry.hosts import HostRecord
 
 _EVENTS_KEPT: Final = 500
 
@@ -68,6 +70,8 @@ class Watcher(threading.Thread):
         self._where, self._every_s = (port, runtime_dir), every_s
         self._grid = find_grid(port, runtime_dir)
         self._sessions: SessionWatch | None = None
+        self._hosts: Mapping[str, HostRecord] = {}
+        """The hosts that form one grid, by name, as they were last seen."""
         self._last = Snapshot(time.time(), {})
 
     def run(self) -> None:
@@ -91,11 +95,26 @@ class Watcher(threading.Thread):
         os.write(self._writable, b"\0")
 
     def _answer(self, request: Request) -> str:
+        draining: list[str] = []
         try:
-            done = ask(self._grid, request.name, {**request.data, "reason": "operator"})
+            for host in request.hosts or ("",):
+                done = self._ask(host, request.name, {**request.data, "reason": "operator"})
+                if "ending" in done:
+                    return f"ending {done['ending']}"
+                draining += done["draining"]
         except GridError as error:
             return str(error)
-        return f"draining {', '.join(done['draining'])}" if "draining" in done else f"ending {done['ending']}"
+        return f"draining {', '.join(draining)}"
+
+    def _ask(self, host: str, name: str, data: dict[str, Any]) -> dict[str, Any]:
+        """Asks the master of a host. Raises GridError."""
+        if host in ("", self._last.status["host"].get("name", "")):
+            return ask(self._grid, name, data)
+        from pwgrid.cli.ask_hosts import ask_master_of
+
+        if (record := self._hosts.get(host)) is None:
+            raise GridError(f"host {host} is gone")
+        return ask_master_of(self._grid, record, name, data)
 
     def _next_news(self) -> News:
         now = time.time()
@@ -110,6 +129,8 @@ class Watcher(threading.Thread):
     def _take(self, now: float) -> tuple[Snapshot, list[dict[str, Any]]]:
         """A new snapshot, and the sessions that have begun or ended. Without Redis it has the master's own counters and
         the sessions of the last snapshot. Raises GridError when the master does not answer."""
+        from pwgrid.cli.top.whole_grid import whole_status
+
         status = ask(self._grid, "status")
         if self._sessions is None:
             from pwgrid.registry.blocking_reads import SessionWatch  # redis-py takes 0.2 s to import
@@ -120,7 +141,9 @@ class Watcher(threading.Thread):
         except RegistryUnavailable as error:
             add_registry(status, error)
             return Snapshot(now, status, self._last.sessions), []
-        add_registry(status, seen.snapshot)
+        add_registry(status, seen.snapshot, seen.hosts)
+        self._hosts = seen.hosts.records
+        status = whole_status(status, seen.snapshot, seen.hosts, now)
         live = [session.as_json() for session in seen.live]
         news = seen.news if self._last.status else []  # what was there before top began is no news
         return Snapshot(now, status, live), [session.as_json() for session in news]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -51,17 +51,20 @@ _POOL: Final = (
     *(_Column("POOL", 0), _Column("WANTED", 6, True), _Column("AVAIL", 5, True), _Column("SPARE", 5, True)),
     *(_Column("START", 5, True), _Column("DRAIN", 5, True), _Column("WAIT", 5, True), _Column("SESSIONS/SLOTS", 24)),
 )
+_HOST: Final = "HOST"
+"""The head of a column that is there where several hosts are one grid, as wide as their names."""
+
 _WORKER: Final = (
-    *(_Column("WORKER", 8), _Column("POOL", 10), _Column("STATUS", 9), _Column("SESS", 6, True)),
+    *(_Column("WORKER", 8), _Column("POOL", 10), _Column(_HOST, 0), _Column("STATUS", 9), _Column("SESS", 6, True)),
     *(_Column("LIFE", 8, True), _Column("MEMORY", 10, True), _Column("AGE", 6, True), _Column("WHY", 0)),
 )
 _SESSION: Final = (
-    *(_Column("SESSION", 16), _Column("POOL", 10), _Column("WORKER", 8), _Column("STATUS", 8)),
+    *(_Column("SESSION", 16), _Column("POOL", 10), _Column("WORKER", 8), _Column(_HOST, 0), _Column("STATUS", 8)),
     *(_Column("AGE", 6, True), _Column("ISOLATED", 8), _Column("CLIENT", 0), _Column("NAME", 0)),
 )
 
 
-_OPTIONAL: Final = frozenset({"ISOLATED", "NAME"})
+_OPTIONAL: Final = frozenset({"ISOLATED", "NAME", _HOST})
 
 
 def draw(snapshot: Snapshot, there: Rows, state: State, width: int, height: int) -> list[Text]:
@@ -127,17 +130,27 @@ class _Table:
 def _tables(snapshot: Snapshot, there: Rows) -> Iterator[_Table]:
     pools = [_pool(pool, snapshot.status) for pool in there.pools]
     yield _Table(Pane.POOLS, _POOL, pools, ["red" if pool["reason"] else "" for pool in there.pools])
+    hosts = snapshot.status.get("hostNames", ())
     workers = [_worker(worker, snapshot) for worker in there.workers]
-    yield _Table(Pane.WORKERS, _WORKER, workers, [_STYLES.get(worker["status"], "") for worker in there.workers])
-    # Columns that are empty throughout are left out, for longer addresses of clients.
+    styles = [_STYLES.get(worker["status"], "") for worker in there.workers]
+    yield _Table(Pane.WORKERS, *_filled(_WORKER, workers, hosts), styles)
     sessions = [_session(session, snapshot.at) for session in there.sessions]
-    filled = [
+    yield _Table(Pane.SESSIONS, *_filled(_SESSION, sessions, hosts), [""] * len(sessions))
+
+
+def _filled(
+    columns: Sequence[_Column], cells: Sequence[Sequence[object]], hosts: Sequence[str]
+) -> tuple[list[_Column], list[list[object]]]:
+    """The columns and cells without columns that are empty throughout, for longer addresses of clients; that of hosts
+    is there if there are several."""
+    left = [
         index
-        for index, column in enumerate(_SESSION)
-        if column.head not in _OPTIONAL or any(session[index] for session in sessions)
+        for index, column in enumerate(columns)
+        if column.head not in _OPTIONAL or (hosts if column.head == _HOST else any(row[index] for row in cells))
     ]
-    columns, cells = [_SESSION[each] for each in filled], [[session[each] for each in filled] for session in sessions]
-    yield _Table(Pane.SESSIONS, columns, cells, [""] * len(sessions))
+    width = max(map(len, hosts), default=0)
+    shown = [replace(columns[each], width=width) if columns[each].head == _HOST else columns[each] for each in left]
+    return shown, [[row[each] for each in left] for row in cells]
 
 
 _STYLES: Final = {WorkerStatus.STARTING: "cyan", WorkerStatus.SPARE: "cyan", WorkerStatus.DRAINING: "yellow"}
@@ -164,6 +177,7 @@ def _worker(worker: Found, snapshot: Snapshot) -> tuple[object, ...]:
     return (
         worker["id"],
         worker["pool"],
+        worker.get("host", ""),
         worker["status"],
         f"{worker['active'] or 0}/{worker['slots']}",
         _of(worker["lifetime"] or 0, pool["lifetimeOfWorker"]),
@@ -174,7 +188,8 @@ def _worker(worker: Found, snapshot: Snapshot) -> tuple[object, ...]:
 
 
 def _session(session: Found, now: float) -> tuple[object, ...]:
-    who = (session["id"], session["pool"], session["workerId"], "kept" if session.get("kept") else session["status"])
+    where = (session["id"], session["pool"], session["workerId"], session.get("host") or "")
+    who = (*where, "kept" if session.get("kept") else session["status"])
     isolation = session.get("isolation", Isolation.CONTEXT)
     isolated = "" if isolation == Isolation.CONTEXT else isolation
     return (*who, _age(now - session["createdAt"]), isolated, session["client"], session.get("name") or "")

@@ -32,11 +32,12 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to the master (`name`, `data`), and the question to the user before it is sent."""
+    """A request to the masters of `hosts` (none: of the only one), and the question to the user before it is sent."""
 
     name: str
     data: Mapping[str, Any]
     question: str
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +141,17 @@ def _ask_drain(state: State, there: Rows) -> State:
     if at is None or state.pane is Pane.SESSIONS:
         return replace(state, message="choose a pool or a worker to drain: Tab goes to their tables")
     if state.pane is Pane.POOLS:
-        name = there.pools[at]["name"]
-        return _confirm(state, "drain", {"pool": name}, f"drain every worker of pool {name}?")
+        name, hosts = there.pools[at]["name"], tuple(there.pools[at].get("hosts", ()))
+        on = f" on {counted(len(hosts), 'host')}" if len(hosts) > 1 else ""
+        return _confirm(state, "drain", {"pool": name}, f"drain every worker of pool {name}{on}?", hosts)
     worker = there.workers[at]
+    hosts = _host_of(worker)
     sessions = counted(worker["active"] or 0, "session")
     if worker["status"] == WorkerStatus.DRAINING:
         question = f"{worker['id']} drains already: end its {sessions} now?"
-        return _confirm(state, "drain", {"worker": worker["id"], "now": True}, question)
+        return _confirm(state, "drain", {"worker": worker["id"], "now": True}, question, hosts)
     question = f"drain worker {worker['id']} of {worker['pool']} ({sessions})?"
-    return _confirm(state, "drain", {"worker": worker["id"]}, question)
+    return _confirm(state, "drain", {"worker": worker["id"]}, question, hosts)
 
 
 def _ask_end(state: State, there: Rows) -> State:
@@ -158,11 +161,17 @@ def _ask_end(state: State, there: Rows) -> State:
     session = there.sessions[at]
     name = f" {session['name']}" if session.get("name") else ""
     data = {"worker": session["workerId"], "session": session["id"]}
-    return _confirm(state, "end_session", data, f"end session {session['id']}{name} of {session['client']}?")
+    question = f"end session {session['id']}{name} of {session['client']}?"
+    return _confirm(state, "end_session", data, question, _host_of(session))
 
 
-def _confirm(state: State, name: str, data: Mapping[str, Any], question: str) -> State:
-    return replace(state, mode=Mode.CONFIRM, asked=Request(name, data, question))
+def _host_of(row: Found) -> tuple[str, ...]:
+    """The host of a worker or session, where there are several."""
+    return (row["host"],) if row.get("host") else ()
+
+
+def _confirm(state: State, name: str, data: Mapping[str, Any], question: str, hosts: tuple[str, ...] = ()) -> State:
+    return replace(state, mode=Mode.CONFIRM, asked=Request(name, data, question, hosts))
 
 
 _KEYS: Final[Mapping[str, Callable[[State, Rows], State]]] = {

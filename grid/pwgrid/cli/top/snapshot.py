@@ -72,7 +72,12 @@ def _of_workers(was: Found, found: Found) -> Iterator[tuple[str, bool]]:
     before = {worker["id"]: worker for worker in was["workers"]}
     there = {worker["id"]: worker for worker in found["workers"]}
     outcomes = {outcome["id"]: outcome for outcome in found["drained"]}
+    own = found["host"].get("name", "")
     for worker_id in before.keys() - there.keys():
+        host = before[worker_id].get("host", own)
+        if host != own:  # its end is known there
+            yield f"worker {worker_id} of {host}: gone", False
+            continue
         outcome = outcomes.get(worker_id)
         yield f"worker {describe_end(worker_id, outcome)}", not is_good(outcome)
     for worker_id, worker in there.items():

@@ -232,6 +232,7 @@ class Pool:
         return {
             "name": self.name,
             **self._common(),
+            "suspect": self.figures().suspect,
             "slots": sum(worker.slots for worker in self.members if worker.life.status is WorkerStatus.AVAILABLE),
             "slotsOfWorker": self.settings.slots,
             "lifetimeOfWorker": self.settings.lifetime,

@@ -1,24 +1,25 @@
 """The routes of the grid: health for all; for operators its status, workers and pools, also to scale and drain them."""
 
+import asyncio
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 
 from pwgrid import __version__
-from pwgrid.common.errors import GridError, Refused
 from pwgrid.common.playwright_version import order_of
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.bounded_body import BoundedBody
 from pwgrid.proxy.api.errors import problems
-from pwgrid.proxy.api.hosts import hosts_of
+from pwgrid.proxy.api.hosts import ask_master, host_named, hosts_of
+from pwgrid.proxy.api.models import NoneIfEmpty
 from pwgrid.proxy.api.roles import NEEDS_OPERATOR, OPEN_TO_ALL, Operator
 from pwgrid.proxy.policy.access import ANYBODY
-from pwgrid.proxy.policy.refusal import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, Refusal, no_capacity
-from pwgrid.proxy.roster import PoolView, Roster
+from pwgrid.proxy.policy.refusal import RETRY_AFTER_S, RETRY_AFTER_STOPPING_S, Refusal
+from pwgrid.proxy.policy.whole_pools import whole_pools
 from pwgrid.proxy.services import Services
 from pwgrid.registry.records import RegistrySnapshot
 
@@ -33,8 +34,9 @@ def health_routes(grid: Services) -> APIRouter:
 
     @router.get("/health/ready", responses=problems(503), response_model_exclude_none=True)
     async def ready() -> models.Ready:
-        """Every pool has an available worker that would be chosen (all its slots may be taken); else 503 with the
-        reason. `degraded` is there if clients are served without Redis, and says why."""
+        """Every pool has an available worker that would be chosen (all its slots may be taken), perhaps on another
+        host of the grid; else 503 with the reason, also on a host that an operator has drained. `degraded` is there if
+        clients are served without Redis, and says why."""
         found = await grid.readiness.verdict()
         if (reason := found.reason) is not None:
             retry_after_s = RETRY_AFTER_STOPPING_S if grid.roster.stopping else RETRY_AFTER_S
@@ -78,19 +80,19 @@ def operator_routes(grid: Services) -> APIRouter:
     async def drain(worker_id: Annotated[str, Path(alias="id")], now: bool = False) -> models.Draining:
         """Drains a worker: it takes no new session and ends when its live ones have ended; its replacement starts at
         once. With `now` its live sessions end at once, too."""
-        if worker_id not in grid.roster.workers:
-            return await _drain_elsewhere(grid, worker_id, now=now)
+        host = await _host_of_worker(grid, worker_id)
         # Without `once` a second drain, which may be a retry, cuts sessions.
         asked = {"worker": worker_id, "reason": "operator", "now": now, "once": True}
-        return models.Draining.model_validate(await _ask_master(grid, "drain", asked))
+        return models.Draining.model_validate(await ask_master(grid, host, "drain", asked))
 
     @router.get("/v1/capacity", tags=["pools"])
     async def capacity() -> models.Capacity:
         """Slots, busy slots, waiting clients and spare workers: in total, by pool, by label key, and by Playwright
         version."""
         found = await grid.registry.snapshot()
-        rooms = _rooms(grid, found)
-        there = {name: pool for name, pool in _pools(grid.roster).items() if not pool.is_removed}
+        pools = {name: pool.whole for name, pool in whole_pools(grid.hosts.rosters()).items()}
+        rooms = _rooms(grid, found, pools)
+        there = {name: pool for name, pool in pools.items() if not pool.is_removed}
         labels = _summed(rooms, {name: pool.labels for name, pool in there.items()})
         versions = _summed(rooms, {name: (pool.playwright,) for name, pool in there.items() if pool.playwright})
         versions = dict(sorted(versions.items(), key=lambda each: order_of(each[0])))
@@ -100,8 +102,9 @@ def operator_routes(grid: Services) -> APIRouter:
     @router.get("/v1/pools", tags=["pools"])
     async def pools() -> models.Pools:
         """The pools with their settings, and how many of their workers are in which state."""
-        views = grid.roster.pools.values()
-        return models.Pools(pools=[models.Pool.model_validate(each, from_attributes=True) for each in views])
+        rosters = grid.hosts.rosters()
+        found = whole_pools(rosters).values()
+        return models.Pools(pools=[models.Pool.of(each, with_hosts=len(rosters) > 1) for each in found])
 
     @router.get("/nodes", tags=["workers"])
     async def nodes() -> models.Nodes:
@@ -131,52 +134,60 @@ def pool_command_routes(grid: Services) -> APIRouter:
     """Makes the routes that the master answers, for operators; AskMaster bounds how long it may take."""
     router = APIRouter(prefix="/v1/pools", tags=["pools"], route_class=BoundedBody, dependencies=[NEEDS_OPERATOR])
 
-    @router.post("/{name}/scale", responses=problems(413))
-    async def scale(pool: Annotated[str, Path(alias="name")], wanted: models.Scale) -> models.Scaled:
-        """Sets a pool's number of workers until the next reload that changes it; surplus workers drain."""
-        return models.Scaled.model_validate(await _ask_master(grid, "scale", {pool: wanted.workers}))
+    @router.post("/{name}/scale", responses=problems(409, 413), response_model_exclude_none=True)
+    async def scale(
+        pool: Annotated[str, Path(alias="name")],
+        wanted: models.Scale,
+        host: Annotated[str | None, NoneIfEmpty, Query()] = None,
+    ) -> models.Scaled:
+        """Sets a pool's number of workers until the next reload that changes it; surplus workers drain. Where several
+        hosts form the grid it is the number of one of them: of `host`, else of the host that answers if it has the
+        pool, else of the only one that has."""
+        asked = host_named(grid, host, _hosts_with(grid, pool))
+        found = await ask_master(grid, asked, "scale", {pool: wanted.workers})
+        return models.Scaled(wanted=found["wanted"], host=asked or None)
 
     @router.post("/{name}/drain", status_code=202)
-    async def drain(pool: Annotated[str, Path(alias="name")]) -> models.Draining:
-        """Drains all workers of a pool: they take no new session and end when their live ones have ended; replacements
-        start at once. May be repeated: live sessions go on."""
-        asked = {"pool": pool, "reason": "operator", "once": True}  # without `once` a second drain cuts sessions
-        return models.Draining.model_validate(await _ask_master(grid, "drain", asked))
+    async def drain(
+        pool: Annotated[str, Path(alias="name")], host: Annotated[str | None, NoneIfEmpty, Query()] = None
+    ) -> models.Draining:
+        """Drains all workers of a pool, of all hosts that have it or of `host` alone: they take no new session and end
+        when their live ones have ended; replacements start at once. May be repeated: live sessions go on."""
+        has_it = _hosts_with(grid, pool)
+        hosts = has_it if host is None and has_it else [host_named(grid, host, has_it)]
+        return models.Draining(draining=await _drain_pool(grid, pool, hosts))
 
     return router
 
 
-async def _ask_master(grid: Services, name: str, data: dict[str, Any]) -> dict[str, Any]:
-    """Raises Refusal."""
-    try:
-        return await grid.master.ask(name, data)
-    except Refused as refused:
-        raise Refusal(400, str(refused)) from None
-    except GridError as gone:
-        raise no_capacity(str(gone)) from None
-
-
-async def _drain_elsewhere(grid: Services, worker_id: str, *, now: bool) -> models.Draining:
-    """Drains a worker of another host, which hears it over Redis. Raises Refusal."""
+async def _host_of_worker(grid: Services, worker_id: str) -> str:
+    """Returns the name of the host that has this worker. Raises Refusal if none has."""
+    if worker_id in grid.roster.workers:
+        return grid.hosts.name
     host = await grid.hosts.host_of(worker_id)
     if host is None:
         raise Refusal(404, f"there is no worker {worker_id[:40]!r}: GET /v1/workers lists them")
-    if now:
-        name = host.record.name
-        raise Refusal(409, f"the worker is on host {name}: only there its sessions can be ended at once; ask that host")
-    worker = host.roster.workers[worker_id]
-    is_there = await grid.registry.send_drain(worker.browser_type, worker_id)
-    return models.Draining(draining=[worker_id] if is_there else [])
+    return host.record.name
 
 
-def _pools(roster: Roster) -> dict[str, PoolView]:
-    """The pools of all hosts by their names, this one's first."""
-    elsewhere = {name: pool for other in roster.others for name, pool in other.pools.items()}
-    return roster.pools | {name: pool for name, pool in elsewhere.items() if name not in roster.pools}
+def _hosts_with(grid: Services, pool: str) -> list[str]:
+    """The names of the hosts that have a pool of this name."""
+    return [host for host, roster in grid.hosts.rosters().items() if pool in roster.pools]
 
 
-def _rooms(grid: Services, found: RegistrySnapshot) -> dict[str, models.Room]:
-    """By pool, of those that the masters have told of."""
+async def _drain_pool(grid: Services, pool: str, hosts: Collection[str]) -> list[str]:
+    """Drains the workers of a pool on these hosts; returns their ids. Raises Refusal, also if only one of them does not
+    answer: it may be repeated."""
+    asked = {"pool": pool, "reason": "operator", "once": True}  # without `once` a second drain cuts sessions
+    answers = await asyncio.gather(*(ask_master(grid, host, "drain", asked) for host in hosts), return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return [worker for answer in answers if isinstance(answer, dict) for worker in answer["draining"]]
+
+
+def _rooms(grid: Services, found: RegistrySnapshot, pools: Collection[str]) -> dict[str, models.Room]:
+    """By pool, of those that the masters have told of (`pools`)."""
     waiting = Counter({name: grid.queue.waiting(name) for name in grid.roster.pools})
     for host in grid.hosts.table.others.values():
         waiting.update(host.record.waiting)
@@ -188,7 +199,7 @@ def _rooms(grid: Services, found: RegistrySnapshot) -> dict[str, models.Room]:
         spare[worker.pool] += worker.status == WorkerStatus.SPARE
     return {
         name: models.Room(slots=slots[name], busy=busy[name], waiting=waiting[name], spare=spare[name])
-        for name in _pools(grid.roster)
+        for name in pools
     }
 
 

@@ -1,12 +1,14 @@
 """The live view of a session: passes on to an operator's page what a browser server shows.
 
-At most one packet is kept here: the page asks for each frame.
+At most one packet is kept here: the page asks for each frame. A session of another host is shown by that host's proxy,
+to which this one opens a WebSocket of the same kind as a page's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -15,17 +17,24 @@ import structlog
 from fastapi import APIRouter, Path
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
 
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.tasks import first_of
-from pwgrid.proxy.api.hosts import check_is_here
+from pwgrid.proxy.api.hosts import host_of_session
 from pwgrid.proxy.api.page_socket import close_page, send_to_page, until_refused, who_looks
 from pwgrid.proxy.api.requests_as_sent import arrival_of
 from pwgrid.proxy.api.sessions import find_session
+from pwgrid.proxy.connect.forwarding import MOST_SHOWN_BYTES
+from pwgrid.proxy.connect.handoff_link import HandoffFailure
+from pwgrid.proxy.hosts.host_table import OtherHost
 from pwgrid.proxy.policy.access import Identity
-from pwgrid.proxy.policy.refusal import Refusal, no_capacity
+from pwgrid.proxy.policy.forward import PATH, VIEW_PATH, forward_in
+from pwgrid.proxy.policy.refusal import Refusal, no_capacity, nothing_at
 from pwgrid.proxy.services import Services
+from pwgrid.registry.records import SessionRecord
 from pwgrid.runtime.directory import worker_dir
 
 log = structlog.get_logger()
@@ -36,56 +45,104 @@ SOCKET: Final = "live.sock"
 CONNECT_S: Final = 2.0
 _HEADER_BYTES: Final = 5
 _JSON: Final = 0
-_MOST_BYTES: Final = 8 * 1024 * 1024
-"""Of one frame."""
 
 
 def live_view_route(grid: Services) -> APIRouter:
-    """Makes the WebSocket that shows one session, for operators and the session's own token. What is raised before it
-    is accepted refuses it."""
+    """Makes the WebSockets that show one session: for operators and the session's own token, and for other hosts'
+    proxies. What is raised before they are accepted refuses them."""
     router = APIRouter()
 
     @router.websocket("/v1/live/{id}")
     async def view(socket: WebSocket, session_id: Annotated[str, Path(alias="id")]) -> None:
-        reader, writer = await _open_view(grid, who_looks(socket), session_id)
-        try:
+        identity = who_looks(socket)
+        session = await _session_to_show(grid, identity, session_id)
+        async with contextlib.AsyncExitStack() as stack:
+            if (host := host_of_session(grid, session)) is None:
+                reader, writer = await _connected(grid, session.worker_id, session_id, is_operator=identity.is_operator)
+                stack.callback(writer.close)
+                shows = partial(relay, socket, reader, writer)
+            else:
+                asked = {"worker": session.worker_id, "session": session_id, "operator": identity.is_operator}
+                there = await stack.enter_async_context(_shown_by(grid, host, asked))
+                shows = partial(relay_from_host, socket, there)
+            await _note(grid, session_id)
+            stack.push_async_callback(_note_end, grid, session_id)
             await socket.accept()
             log.info("session_viewed", session=session_id, by=str(arrival_of(socket)))
-            await first_of(relay(socket, reader, writer), until_refused(partial(who_looks, socket)))
-        finally:
-            writer.close()
-            with contextlib.suppress(RegistryUnavailable):  # the record has the view's begin already
-                await grid.registry.note_view(session_id)
-            grid.feed.sessions.touch(session_id)
+            await first_of(shows(), until_refused(partial(who_looks, socket)))
+        await close_page(socket)
+
+    @router.websocket(f"{VIEW_PATH}{{id}}")
+    async def for_host(socket: WebSocket, forward_id: Annotated[str, Path(alias="id")]) -> None:
+        """Asks for no token: whoever knows the id of what was left in Redis has been told it by who has left it
+        there. That host has checked who looks, and ends the connection when that one may no longer."""
+        if (forwarding := grid.gateway.forwarding) is None or not forward_in(f"{PATH}{forward_id}"):
+            raise nothing_at(f"{VIEW_PATH}{forward_id}")
+        asked = (await forwarding.taken(forward_id)).get("view")
+        if not isinstance(asked, dict):
+            raise nothing_at(f"{VIEW_PATH}{forward_id}")
+        _check_allowed(grid)
+        session = (str(asked.get("worker")), str(asked.get("session")))
+        reader, writer = await _connected(grid, *session, is_operator=asked.get("operator") is True)
+        with contextlib.closing(writer):
+            await socket.accept()
+            await relay(socket, reader, writer)
         await close_page(socket)
 
     return router
 
 
-async def _open_view(
-    grid: Services, identity: Identity, session_id: str
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Records that somebody looks at the session, and connects to the browser server that shows it. Raises Refusal or
-    RegistryUnavailable."""
+def _check_allowed(grid: Services) -> None:
     if not grid.settings.live_view:
         raise Refusal(403, "nobody may look at sessions of this grid: LIVE_VIEW=false forbids it")
+
+
+async def _session_to_show(grid: Services, identity: Identity, session_id: str) -> SessionRecord:
+    """Raises Refusal or RegistryUnavailable."""
+    _check_allowed(grid)
     record = await find_session(grid, session_id, identity)
     if record.status != SessionStatus.RUNNING:
         raise Refusal(409, f"the session does not run: it is {record.status}")
-    check_is_here(grid, record, "the pages")
-    try:
-        path = worker_dir(grid.runtime, record.worker_id)
-    except ValueError:  # whatever is in Redis
-        raise _not_shown() from None
+    return record
+
+
+async def _note(grid: Services, session_id: str) -> None:
+    """Records that somebody looks at the session."""
     await grid.registry.note_view(session_id)
     grid.feed.sessions.touch(session_id)
+
+
+async def _note_end(grid: Services, session_id: str) -> None:
+    with contextlib.suppress(RegistryUnavailable):  # the record has the view's begin already
+        await grid.registry.note_view(session_id)
+    grid.feed.sessions.touch(session_id)
+
+
+async def _connected(
+    grid: Services, worker_id: str, session_id: str, *, is_operator: bool
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connects to the browser server of this host that shows the session. Raises Refusal."""
     try:
+        path = worker_dir(grid.runtime, worker_id)
         async with asyncio.timeout(CONNECT_S):
             reader, writer = await asyncio.open_unix_connection(path / SOCKET)
-    except OSError:
+    except (ValueError, OSError):  # ValueError: whatever is in Redis
         raise _not_shown() from None
-    writer.write(_packet({"session": session_id, "operator": identity.is_operator}))
+    writer.write(_packet({"session": session_id, "operator": is_operator}))
     return reader, writer
+
+
+@contextlib.asynccontextmanager
+async def _shown_by(grid: Services, host: OtherHost, asked: dict[str, Any]) -> AsyncIterator[ClientConnection]:
+    """Gives the WebSocket on which another host shows the session. Raises Refusal."""
+    if (forwarding := grid.gateway.forwarding) is None:
+        raise no_capacity("the session is on another host, and this one stands alone: set ADVERTISED_HOST")
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            there = await stack.enter_async_context(forwarding.view(host, {"view": asked}))
+        except HandoffFailure as failure:
+            raise no_capacity(f"the session cannot be shown: {failure}") from None
+        yield there
 
 
 def _not_shown() -> Refusal:
@@ -97,12 +154,29 @@ async def relay(socket: WebSocket, reader: asyncio.StreamReader, writer: asyncio
     await first_of(_show(socket, reader), _hear(socket, writer))
 
 
+async def relay_from_host(socket: WebSocket, there: ClientConnection) -> None:
+    """The same for a session that another host shows: message by message, as they are."""
+    await first_of(_show_from_host(socket, there), _hear_for_host(socket, there))
+
+
+async def _show_from_host(socket: WebSocket, there: ClientConnection) -> None:
+    with contextlib.suppress(ConnectionClosed, WebSocketDisconnect):
+        while True:
+            await send_to_page(socket, await there.recv())
+
+
+async def _hear_for_host(socket: WebSocket, there: ClientConnection) -> None:
+    with contextlib.suppress(ConnectionClosed):
+        while (message := await socket.receive())["type"] != "websocket.disconnect":
+            await there.send(message.get("bytes") or b"")
+
+
 async def _show(socket: WebSocket, reader: asyncio.StreamReader) -> None:
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, WebSocketDisconnect):
         while True:
             header = await reader.readexactly(_HEADER_BYTES)
             size = int.from_bytes(header[:4], "big")
-            if size > _MOST_BYTES:
+            if size > MOST_SHOWN_BYTES:
                 return
             content = await reader.readexactly(size)
             await send_to_page(socket, content.decode() if header[4] == _JSON else content)

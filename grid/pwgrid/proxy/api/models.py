@@ -11,6 +11,7 @@ from pydantic.alias_generators import to_camel
 from pwgrid.common.playwright_version import MINOR
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.types import BrowserType, Isolation
+from pwgrid.proxy.policy.whole_pools import WholePool
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.records import (
     EXPIRES_AT,
@@ -407,6 +408,8 @@ class Host(_Model):
     workers: int
     pools: list[str]
     room: Room
+    problem: str | None
+    """What is wrong with it: another host uses its name, too."""
 
 
 class Hosts(_Model):
@@ -426,11 +429,25 @@ class Capacity(_Model):
     hosts: dict[str, Room]
 
 
-class Pool(_Model):
-    """A pool. `wanted`, `available`, `starting`, `spare` and `draining` count workers; `slots` and `lifetime` are
-    sessions of each worker. `reason` says why the pool is short of workers."""
+class PoolOfHost(_Model):
+    """The workers that one host has of a pool, and why it is short of them."""
 
     # Made from a PoolView (proxy/roster.py), which has all of these.
+
+    wanted: int
+    available: int
+    starting: int
+    spare: int
+    draining: int
+    reason: str | None
+
+
+class Pool(_Model):
+    """A pool. `wanted`, `available`, `starting`, `spare` and `draining` count workers; `slots` and `lifetime` are
+    sessions of each worker. `reason` says why the pool is short of workers. Where several hosts form the grid, it is
+    the pool of this name of all of them, and `hosts` has the figures of each; else that is empty."""
+
+    # Made from a PoolView (proxy/roster.py), which has all of these but `hosts`.
 
     name: str
     browser_type: str
@@ -450,10 +467,18 @@ class Pool(_Model):
     lifetime: int
     drain_timeouts: int
     reason: str | None
+    hosts: dict[str, PoolOfHost]
+
+    @classmethod
+    def of(cls, pool: WholePool, *, with_hosts: bool) -> "Pool":
+        """`with_hosts`: several hosts form the grid."""
+        told = {name: getattr(pool.whole, name) for name in cls.model_fields if name != "hosts"}
+        hosts = {name: PoolOfHost.model_validate(each, from_attributes=True) for name, each in pool.hosts.items()}
+        return cls(**told, hosts=hosts if with_hosts else {})
 
 
 class Pools(_Model):
-    """All pools, in the order of the configuration."""
+    """All pools, in the order of the configuration, and behind them those that only other hosts have."""
 
     pools: list[Pool]
 
@@ -465,9 +490,10 @@ class Scale(_Model):
 
 
 class Scaled(_Model):
-    """How many workers are wanted now, by pool."""
+    """How many workers are wanted now, by pool; where several hosts form the grid, on the host that was asked."""
 
     wanted: dict[str, int]
+    host: str | None
 
 
 class Node(_Model):

@@ -19,6 +19,8 @@ from typing import Any, Final
 
 import orjson
 import structlog
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidMessage, InvalidStatus
 
 from pwgrid.common.certificate import client_context
 from pwgrid.common.errors import RegistryUnavailable
@@ -28,7 +30,7 @@ from pwgrid.common.reasons import OfferRefusal
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, HandoffLink, Handoffs, HostUnreachable
 from pwgrid.proxy.hosts.host_table import OtherHost
 from pwgrid.proxy.hosts.keep_hosts import HostKeeper
-from pwgrid.proxy.policy.forward import head, incoming, outgoing, question_head
+from pwgrid.proxy.policy.forward import VIEW_PATH, head, incoming, outgoing, question_head
 from pwgrid.proxy.policy.refusal import Refusal, bad_handshake, registry_away
 from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S, WorkerHealth
 from pwgrid.registry.hosts import HostRecords
@@ -45,6 +47,8 @@ CONNECT_S: Final = 1.0
 ANSWER_S: Final = HANDOFF_TIMEOUT_S + 1.0
 """How long another host's proxy may take for an answer, beside what the worker may take."""
 
+MOST_SHOWN_BYTES: Final = 8 * 1024 * 1024
+"""Of one frame of a live view."""
 
 _NONSENSE: Final = (KeyError, TypeError, ValueError, AttributeError)
 """What reading raises that makes no sense."""
@@ -204,6 +208,30 @@ class Forwarding:
             yield size, reader
 
     @asynccontextmanager
+    async def view(self, host: OtherHost, question: Mapping[str, Any]) -> AsyncIterator[ClientConnection]:
+        """Gives the WebSocket on which another host's proxy shows a session. Raises HandoffFailure; within the block
+        websockets' ConnectionClosed."""
+        name, address = host.record.name, GridUrl(False, *host.record.address)
+        url = f"{address.web_socket}{VIEW_PATH}{await self._leave(question)}"
+        try:
+            opened = await connect(
+                url,
+                proxy=None,
+                compression=None,
+                max_size=MOST_SHOWN_BYTES,
+                open_timeout=CONNECT_S + ANSWER_S,
+                close_timeout=CONNECT_S,
+            )
+        except (OSError, TimeoutError, InvalidMessage) as error:
+            self._keeper.unreachable(host, repr(error))
+            raise HandoffFailure(f"its host {name} does not answer") from None
+        except InvalidStatus as refused:
+            said = bytes(refused.response.body or b"")
+            raise HandoffFailure(f"its host {name} answers {_sentence(said)}", is_refusal=True) from None
+        async with opened:
+            yield opened
+
+    @asynccontextmanager
     async def _answered(
         self, host: OtherHost, question: Mapping[str, Any], timeout_s: float
     ) -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
@@ -318,6 +346,14 @@ class Forwarding:
                 404, "nothing was left here (any more): other hosts of this grid connect here, and nobody else"
             )
         return forward
+
+
+def _sentence(body: bytes) -> str:
+    """What the body of a refusal says."""
+    try:
+        return str(orjson.loads(body)["error"])[:200]
+    except _NONSENSE:
+        return repr(body[:100])
 
 
 def _told(failure: HandoffFailure) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -26,11 +26,14 @@ from pwgrid.common.types import Protocol
 from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures
 from pwgrid.proxy.connect.refusal_log import Asked
+from pwgrid.proxy.hosts.keep_hosts import HostKeeper
 from pwgrid.proxy.policy.page_content import Event, Sources, View, changes, happened, session_end, view
 from pwgrid.proxy.policy.refusal import registry_away
+from pwgrid.proxy.policy.whole_pools import whole_pools
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue
-from pwgrid.registry.records import LIFETIME_TAKEN, OF_LEASE, Activity, SessionRecord
+from pwgrid.registry.hosts import NAME_TAKEN
+from pwgrid.registry.records import LIFETIME_TAKEN, OF_LEASE, Activity, SessionRecord, WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
 
@@ -112,6 +115,11 @@ class RecentEvents(Recent[dict[str, Any]]):
             for event in happened(self._seen, roster):
                 self.note(event)
         self._seen = copy(roster)  # the roster takes over the next state in place
+
+    def hosts_changed(self, roster: Roster) -> None:
+        """The same for what other hosts have changed in it: whether this one is ready."""
+        if self._seen is not None:
+            self.roster_changed(roster)
 
     def session_ended(self, record: SessionRecord) -> None:
         """Adds the event of a session that its client did not end as usual."""
@@ -247,25 +255,28 @@ class Page:
 
 
 class Feed:
-    """The feed of all pages of one proxy. `figures` are those of its clients."""
+    """The feed of all pages of one proxy. `figures` are those of its clients, `hosts` has the rosters."""
 
     def __init__(
         self,
         settings: Settings,
         registry: Registry,
-        roster: Roster,
         queue: Queue,
         figures: ConnectFigures,
         master: AskMaster,
+        hosts: HostKeeper,
     ) -> None:
         self.history = Recent[Sample](MOST_SAMPLES)
         self.events = RecentEvents()
         self._settings = settings
         self._registry = registry
-        self._roster = roster
+        self._roster = hosts.roster
         self._queue = queue
         self._figures = figures
         self._master = master
+        self._hosts = hosts
+        self._elsewhere: Mapping[str, WorkerRecord] = {}
+        """The records of other hosts' workers by worker field, of when the master was asked last."""
         self.sessions = ShownSessions(registry, self.events.session_ended)
         self._pages: set[Page] = set()
         self._producer: asyncio.Task[None] | None = None
@@ -295,6 +306,11 @@ class Feed:
         """Called when the master has sent its roster: has its status asked for, too."""
         self.events.roster_changed(self._roster)
         self._ask_status_at = 0.0
+        self._news.set()
+
+    def hosts_changed(self) -> None:
+        """Called when other hosts have told something new."""
+        self.events.hosts_changed(self._roster)
         self._news.set()
 
     def client_came(self) -> None:
@@ -381,11 +397,22 @@ class Feed:
             self._activity = await self._registry.activity()
             if with_sessions:
                 await self.sessions.refresh(self._activity)
+                await self._look_elsewhere()
         except RegistryUnavailable as error:
             self._problems["redis"] = registry_away(error).error
             self._problems.pop("writes", None)
         else:
             self._problems.pop("redis", None)
+
+    async def _look_elsewhere(self) -> None:
+        """Reads of other hosts' workers what only Redis knows here, as often as the master is asked."""
+        others = [worker.counter for roster in self._other_rosters().values() for worker in roster.workers.values()]
+        known = {} if time.monotonic() >= self._ask_status_at else dict(self._elsewhere)
+        unread = [field for field in others if field not in known]
+        self._elsewhere = known | (await self._registry.workers(unread) if unread else {})
+
+    def _other_rosters(self) -> dict[str, Roster]:
+        return {name: roster for name, roster in self._hosts.rosters().items() if name != self._hosts.name}
 
     async def _look_at_master(self) -> None:
         now = time.monotonic()
@@ -439,12 +466,14 @@ class Feed:
     def _sources(self) -> Sources:
         roster, figures = self._roster, self._figures
         trouble = roster.not_ready()
-        with_workers = {worker.pool for worker in roster.workers.values()}
+        rosters, others = self._hosts.rosters(), self._other_rosters()
+        workers = [worker for each in rosters.values() for worker in each.workers.values()]
+        with_workers = {worker.pool for worker in workers}
         return Sources(
             status=self._status,
-            pools=[pool for name, pool in roster.pools.items() if pool.wanted or name in with_workers],
-            workers=roster.workers.values(),
-            active=self._active(),
+            pools=[pool for name, pool in whole_pools(rosters).items() if pool.whole.wanted or name in with_workers],
+            workers=workers,
+            active=self._activity.active,
             lifetime=self._activity.lifetime,
             sessions=self.sessions.rows,
             waiting=self._queue.waiting_by_run(),
@@ -461,17 +490,50 @@ class Feed:
                 "longestWaitS": round(figures.longest_wait_s, 3),
                 "liveView": self._settings.live_view,
                 "stale": list(self._problems.values()),
+                **({"host": self._hosts.name} if others else {}),
+            },
+            host=self._hosts.name,
+            hosts=self._host_rows() if others else {},
+            elsewhere=dict(self._workers_elsewhere(others)),
+            waiting_elsewhere={
+                name: host.record.waiting for name, host in self._hosts.table.others.items() if name in others
             },
         )
 
-    def _active(self) -> Mapping[str, int]:
-        """Returns the live sessions of this host by worker field: where several hosts are one grid, each shows its
-        own workers and slots."""
+    def _host_rows(self) -> dict[str, dict[str, Any]]:
+        return {
+            record.name: {
+                "state": state.value,
+                "version": record.version,
+                "waiting": sum(record.waiting.values()),
+                "problem": NAME_TAKEN if record.is_name_taken else None,
+                **record.room(self._activity.active)._asdict(),
+            }
+            for record, state in self._hosts.all_hosts()
+        }
+
+    def _workers_elsewhere(self, others: Mapping[str, Roster]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """What is known of the workers of other hosts, by their ids."""
+        for host, roster in others.items():
+            for worker in roster.workers.values():
+                pool, found = roster.pools.get(worker.pool), self._elsewhere.get(worker.counter)
+                yield (
+                    worker.worker_id,
+                    {
+                        "host": host,
+                        "slots": pool.slots if pool is not None else 0,
+                        "memoryMib": found.rss_mib if found is not None else None,
+                        "startedAt": found.started_at if found is not None else None,
+                    },
+                )
+
+    def _own_active(self) -> int:
+        """Returns how many live sessions this host has: where several hosts are one grid, each keeps its own
+        history."""
         active = self._activity.active
         if not self._roster.hosts.others:
-            return active
-        own = {worker.counter for worker in self._roster.workers.values()}
-        return {field: count for field, count in active.items() if field in own}
+            return sum(active.values())
+        return sum(active.get(worker.counter, 0) for worker in self._roster.workers.values())
 
     def _sample(self) -> Sample:
         figures = self._figures
@@ -480,7 +542,7 @@ class Feed:
         is_known = "redis" not in self._problems
         sample = (
             round(time.time(), 1),
-            sum(self._active().values()) if is_known else None,
+            self._own_active() if is_known else None,
             figures.handed_off - before[0],
             figures.refused - before[1],
             self._queue.waiting(),

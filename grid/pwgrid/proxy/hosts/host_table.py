@@ -14,6 +14,9 @@ from pwgrid.registry.hosts import HostRecord, HostsFound
 UNREACHABLE_S: Final = 5.0
 """How long a host gets no clients after nobody could connect to its proxy."""
 
+NAME_TAKEN_S: Final = 30.0
+"""How long a host's name counts as taken twice after another grid was last seen to use it."""
+
 
 class HostState(StrEnum):
     """Whether a host gets clients, and why not."""
@@ -55,6 +58,31 @@ class OtherHost:
         if record.at != self.record.at:  # by its own clock, which may be another one than ours
             self.heard_at = now
         self.record = record
+
+
+@dataclass(slots=True)
+class NameWatch:
+    """Notices that another grid tells of itself under this host's name: one that overwrites what this one, `instance`,
+    has written, and again with another time. A record that is found once is left of an earlier grid, or Redis has it
+    from a backup."""
+
+    instance: str
+    _seen: tuple[str, float] | None = None
+    """Instance and time of the latest record that is another grid's."""
+    _seen_at: float = 0.0
+    _taken_until: float = 0.0
+
+    def look(self, before: HostRecord | None, now: float) -> None:
+        """Takes what was found in the place of this host's record."""
+        if before is None or before.instance in ("", self.instance):
+            return
+        seen = (before.instance, before.at)
+        if self._seen not in (None, seen) and now - self._seen_at < NAME_TAKEN_S:
+            self._taken_until = now + NAME_TAKEN_S
+        self._seen, self._seen_at = seen, now
+
+    def is_taken(self, now: float) -> bool:
+        return now < self._taken_until
 
 
 @dataclass(slots=True)
@@ -103,6 +131,15 @@ class HostTable:
         """Returns the names of the hosts none of whose workers may be chosen, perhaps this one's, too."""
         names = {name for name, state in self.states(now).items() if state is not HostState.SERVING}
         return frozenset(names | ({self.own} if self.is_drained else set()))
+
+    def available_pools(self, now: float) -> frozenset[str]:
+        """Returns the pools of which a host that gets clients can take a session."""
+        hosts = (host.record for host in self.others.values() if host.state(now) is HostState.SERVING)
+        return frozenset[str]().union(*(record.available_pools() for record in hosts))
+
+    def heard(self, now: float) -> Iterator[OtherHost]:
+        """Yields the hosts whose figures are of now."""
+        return (host for host in self.others.values() if host.state(now) is not HostState.SILENT)
 
     def of_worker(self, worker_id: str) -> OtherHost | None:
         """Returns the other host that has this worker, whatever its state; None if none has told of it."""

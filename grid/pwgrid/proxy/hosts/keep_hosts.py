@@ -15,10 +15,10 @@ from pwgrid import __version__
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
 from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.hosts.host_table import UNREACHABLE_S, HostState, HostTable, OtherHost
+from pwgrid.proxy.hosts.host_table import UNREACHABLE_S, HostState, HostTable, NameWatch, OtherHost
 from pwgrid.proxy.reap_workers import report
 from pwgrid.proxy.roster import Hosts, Roster
-from pwgrid.registry.hosts import BEAT_S, HostRecord
+from pwgrid.registry.hosts import BEAT_S, NAME_TAKEN, HostRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
 
@@ -42,16 +42,20 @@ class HostKeeper:
         roster: Roster,
         waiting: Callable[[], Mapping[str, int]],
         on_change: Callable[[], None],
+        instance: str = "",
     ) -> None:
+        """`instance` tells this grid from another one with the same name."""
         self.name = settings.host_name()
         self.table = HostTable(self.name)
+        self._names = NameWatch(instance)
+        self._is_taken_logged = False
         self._address = (settings.advertised_host, settings.port)
         self._is_encrypted = bool(settings.tls_cert)
         self._is_own_first = settings.select_locality == "own"
         self._stale_s = settings.stale_threshold
         self._beat_s = min(BEAT_S, settings.heartbeat_interval)
         self._registry = registry
-        self._roster = roster
+        self.roster = roster
         self._waiting = waiting
         self._on_change = on_change
         self._told: Mapping[str, Any] | None = None
@@ -100,14 +104,17 @@ class HostKeeper:
     async def look(self) -> None:
         """Tells of this host and takes over what Redis says of the others. Raises RegistryUnavailable."""
         found = await self._registry.hosts.exchange(None if self._is_silent else self.own_record())
-        self.table.take(found, time.monotonic(), anew=not self._can_read)
+        now = time.monotonic()
+        self.table.take(found, now, anew=not self._can_read)
+        self._names.look(found.before, now)
+        self._log_name()
         self._can_read = True
         self._apply()
 
     async def host_of(self, worker_id: str) -> OtherHost | None:
         """Returns the other host that has this worker; None for one of this host, or of nobody. Of a worker that has
         just come its host may not have been read yet: looks again, but not for everyone who asks."""
-        if worker_id in self._roster.workers or not self.table.others:
+        if worker_id in self.roster.workers or not self.table.others:
             return None
         if (host := self.table.of_worker(worker_id)) is None and time.monotonic() - self._looked_at >= LOOK_AGAIN_S:
             self._looked_at = time.monotonic()
@@ -134,18 +141,42 @@ class HostKeeper:
             version=__version__,
             at=time.time(),
             beat_s=self._beat_s,
-            is_stopping=self._roster.stopping,
+            is_stopping=self.roster.stopping,
             is_encrypted=self._is_encrypted,
             pools=state.get("pools", {}),
             workers=tuple({key: each[key] for key in _WORKER if key in each} for each in state.get("workers", [])),
             waiting=self._waiting(),
+            instance=self._names.instance,
+            is_name_taken=self.is_name_taken,
         )
+
+    @property
+    def is_name_taken(self) -> bool:
+        """Whether another grid tells of itself under this host's name."""
+        return self._names.is_taken(time.monotonic())
+
+    def rosters(self) -> dict[str, Roster]:
+        """Returns the rosters of all hosts by their names, this one's first, without those of hosts that are silent.
+        Where this host stands alone its own one, by the name ""."""
+        others = {host.record.name: host.roster for host in self.table.heard(time.monotonic())}
+        return {self.name: self.roster} | dict(sorted(others.items()))
 
     def own_state(self) -> HostState:
         """Returns whether this host gets clients."""
-        if self._roster.stopping:
+        if self.roster.stopping:
             return HostState.STOPPING
         return HostState.DRAINED if self.table.is_drained else HostState.SERVING
+
+    def all_hosts(self) -> list[tuple[HostRecord, HostState]]:
+        """Returns what all hosts tell, this one too, and whether they get clients, by their names; nothing where this
+        one stands alone."""
+        if not self.name:
+            return []
+        states = self.table.states(time.monotonic())
+        found = {name: (host.record, states[name]) for name, host in self.table.others.items()}
+        if (own := self.own_record()) is not None:
+            found[own.name] = (own, self.own_state())
+        return [found[name] for name in sorted(found)]
 
     def counted(self) -> Counter[str]:
         """Returns how many hosts are in which state; nothing where this one stands alone."""
@@ -164,16 +195,26 @@ class HostKeeper:
             others=frozenset(self.table.others),
             avoided=self.table.avoided(now),
             is_drained=self.table.is_drained,
+            available=self.table.available_pools(now),
         )
         known = (others, hosts)
         if known != self._known:
             self._known = known
-            self._roster.others, self._roster.hosts = others, hosts
+            self.roster.others, self.roster.hosts = others, hosts
             self._on_change()
         states = {name: state.value for name, state in self.table.states(now).items()}
         if states != self._logged:
             self._logged = states
             log.info("hosts_known", own=self.own_state().value, others=states)
+
+    def _log_name(self) -> None:
+        if self._is_taken_logged is not (is_taken := self.is_name_taken):
+            self._is_taken_logged = is_taken
+            self._due.set()  # so that the record says it
+            if is_taken:
+                log.error("host_name_taken", host=self.name, to_do=NAME_TAKEN)
+            else:
+                log.info("host_name_free", host=self.name)
 
     async def _end_lost(self) -> None:
         """Removes what a host had that is gone: its workers, whose sessions fail for that reason, and its record. One

@@ -13,6 +13,9 @@ from typing import Any, Final
 PATH: Final = "/forwarded/"
 """What follows is the id of a forward, for which a proxy that can read Redis finds the rest there."""
 
+VIEW_PATH: Final = "/v1/live/forwarded/"
+"""The same for a live view: another host's proxy opens this WebSocket."""
+
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 _TIMES: Final = ("deadline", "until")
 _LEFT: Final = "left"

@@ -3,20 +3,23 @@ sentences for people."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pwgrid.common.launch_failure import without_places
 from pwgrid.common.wording import counted
+from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.policy.fair_line import Waiting
+from pwgrid.proxy.policy.whole_pools import WholePool
 from pwgrid.proxy.roster import PoolView, Roster, WorkerView
 
 Table = dict[str, Any]
 """Rows by key; the table `grid` has single values by key."""
 
 View = dict[str, Table]
-"""Tables by name: grid, pools, workers, sessions, queue."""
+"""Tables by name: grid, hosts, pools, workers, sessions, queue."""
 
 Level = Literal["info", "warning", "error"]
 
@@ -27,10 +30,15 @@ _LEVELS: Mapping[str, Level] = {"ended": "info", "failed": "error"}
 @dataclass(frozen=True, slots=True)
 class Sources:
     """What a view is made of. `status` is the master's answer to `status` of `status_at`, in Unix seconds; empty before
-    the first one. Counters are by worker field ("{type}:{id}"). `grid` has further values of the table `grid`."""
+    the first one. Counters are by worker field ("{type}:{id}"). `grid` has further values of the table `grid`.
+
+    Where several hosts are one grid, `elsewhere` has for each worker of another host its `host`, and what the master
+    would say of one of this host; `waiting_elsewhere` how many clients wait there, by host and pool; `hosts` the rows
+    of all hosts, and `host` is this one's name.
+    """
 
     status: Mapping[str, Any]
-    pools: Iterable[PoolView]
+    pools: Iterable[WholePool]
     workers: Iterable[WorkerView]
     active: Mapping[str, int]
     lifetime: Mapping[str, int]
@@ -38,32 +46,53 @@ class Sources:
     waiting: Iterable[Waiting]
     status_at: float
     grid: Mapping[str, Any]
+    host: str = ""
+    hosts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    elsewhere: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    waiting_elsewhere: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 def view(sources: Sources) -> View:
     """Makes all tables. No text in them has a path or a pid of the host."""
     status = sources.status
     pools = {pool["name"]: pool for pool in status.get("pools", ())}
-    details = {worker["id"]: worker for worker in status.get("workers", ())}
+    details = {worker["id"]: worker for worker in status.get("workers", ())} | dict(sources.elsewhere)
+    workers = {
+        worker.worker_id: _worker(worker, details.get(worker.worker_id, {}), sources) for worker in sources.workers
+    }
+    slots_elsewhere = Counter[str]()
+    for worker_id, row in workers.items():
+        if worker_id in sources.elsewhere and row["status"] == WorkerStatus.AVAILABLE:
+            slots_elsewhere[row["pool"]] += row["slots"]
     host = status.get("host", {})
     return {
         "grid": {
             "active": sum(sources.active.values()),
-            "slots": sum(pool.get("slots") or 0 for pool in pools.values()),
+            "slots": sum(pool.get("slots") or 0 for pool in pools.values()) + slots_elsewhere.total(),
             "startedAt": status.get("master", {}).get("startedAt"),
             "hostAvailableMib": host.get("availableMib"),
             "memoryMetric": host.get("memoryMetric"),
             "problems": [without_places(problem) for problem in status.get("problems", ())],
             **sources.grid,
         },
-        "pools": {pool.name: _pool(pool, pools.get(pool.name, {})) for pool in sources.pools},
-        "workers": {
-            worker.worker_id: _worker(worker, details.get(worker.worker_id, {}), sources) for worker in sources.workers
+        "hosts": dict(sources.hosts),
+        "pools": {
+            pool.whole.name: _pool(
+                pool, pools.get(pool.whole.name, {}), slots_elsewhere, with_hosts=bool(sources.hosts)
+            )
+            for pool in sources.pools
         },
+        "workers": workers,
         "sessions": dict(sources.sessions),
         "queue": {
             f"{pool} {token} {run}": {"pool": pool, "run": run, "token": token, "clients": waiting}
             for pool, run, token, waiting in sources.waiting
+        }
+        | {
+            f"{host} {pool}": {"pool": pool, "run": "", "token": "", "clients": waiting, "host": host}
+            for host, by_pool in sources.waiting_elsewhere.items()
+            for pool, waiting in by_pool.items()
+            if waiting
         },
     }
 
@@ -85,9 +114,15 @@ def changes(before: View, after: View) -> View:
     return found
 
 
-def _pool(pool: PoolView, found: Mapping[str, Any]) -> dict[str, Any]:
-    """`pool` is from the roster, which is known even while the master does not answer."""
+def _pool(
+    of_hosts: WholePool, found: Mapping[str, Any], slots_elsewhere: Mapping[str, int], *, with_hosts: bool
+) -> dict[str, Any]:
+    """`of_hosts` is from rosters, which are known even while the master does not answer."""
+    pool = of_hosts.whole
+    hosts = {name: {"wanted": each.wanted, "available": each.available} for name, each in of_hosts.hosts.items()}
+    more = slots_elsewhere.get(pool.name)
     return {
+        **({"hosts": hosts} if with_hosts else {}),
         "browserType": pool.browser_type,
         "wanted": pool.wanted,
         "available": pool.available,
@@ -96,7 +131,7 @@ def _pool(pool: PoolView, found: Mapping[str, Any]) -> dict[str, Any]:
         "draining": pool.draining,
         "drainTimeouts": pool.drain_timeouts,
         "lifetimeOfWorker": pool.lifetime,
-        "slots": found.get("slots"),
+        "slots": found.get("slots") if more is None else (found.get("slots") or 0) + more,
         "memoryLimitMib": found.get("memoryLimitMib"),
         "memoryHardLimitMib": found.get("memoryHardLimitMib"),
         "reason": without_places(pool.reason) if pool.reason else None,
@@ -110,6 +145,7 @@ def _pool(pool: PoolView, found: Mapping[str, Any]) -> dict[str, Any]:
 def _worker(worker: WorkerView, found: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
     left_s, reason = found.get("drainLeftS"), found.get("reason")
     return {
+        **({"host": found.get("host", sources.host)} if sources.hosts else {}),
         "pool": worker.pool,
         "browserType": worker.browser_type,
         "status": worker.status,
@@ -121,7 +157,7 @@ def _worker(worker: WorkerView, found: Mapping[str, Any], sources: Sources) -> d
         "startedAt": found.get("startedAt"),
         "drainUntil": None if left_s is None else round(sources.status_at + left_s),
         "reason": without_places(reason) if reason else None,
-        "suspect": found.get("suspect"),
+        "suspect": found.get("suspect") or worker.suspect,
         "playwright": worker.playwright_version,
     }
 

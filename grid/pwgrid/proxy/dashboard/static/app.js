@@ -14,7 +14,7 @@ const RETRY_MS = [500, 1000, 2000, 5000];
 
 const state = {
   operator: false,
-  tables: { grid: {}, pools: {}, workers: {}, sessions: {}, queue: {} },
+  tables: { grid: {}, hosts: {}, pools: {}, workers: {}, sessions: {}, queue: {} },
   events: [],
   samples: [],
   clockAhead: 0, // seconds by which the grid's clock is ahead of the browser's
@@ -97,7 +97,7 @@ function draw() {
     drawing = false;
     const what = new Set(changed);
     changed.clear();
-    if (['grid', 'pools', 'workers', 'queue'].some(name => what.has(name)))
+    if (['grid', 'hosts', 'pools', 'workers', 'queue'].some(name => what.has(name)))
       showGrid(state, act);
     if (what.has('sessions'))
       showSessions(state, act);

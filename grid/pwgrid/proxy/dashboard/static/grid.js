@@ -1,4 +1,4 @@
-// The head of the page, the figures, pools with their workers as a picture, and the line.
+// The head of the page, the figures, pools with their workers as a picture, the line, and the hosts where several are one grid.
 
 import { byId, h, keyed, set, since } from './dom.js';
 import { age, mib, plural } from './format.js';
@@ -8,14 +8,15 @@ const NO_LIMIT = 1e8; // a lifetime that nobody reaches
 const NEAR = 0.9; // the share of a limit
 
 export function showGrid(state, act) {
-  const { grid, pools, workers, queue } = state.tables;
+  const { grid, hosts = {}, pools, workers, queue } = state.tables;
   showHead(grid);
+  showHosts(hosts, grid.host);
   showFigures(grid, pools, workers, queue);
   const hasVersions = new Set(Object.values(pools).map(pool => pool.playwright)).size > 1;
   const items = Object.entries(pools).map(([name, pool]) => {
     const own = Object.entries(workers).filter(([, worker]) => worker.pool === name);
     own.sort(([a, x], [b, y]) => (x.startedAt ?? Infinity) - (y.startedAt ?? Infinity) || (a < b ? -1 : 1));
-    return [name, { pool, own, operator: state.operator, hasVersions }];
+    return [name, { pool, own, operator: state.operator, hasVersions, host: grid.host }];
   });
   keyed(byId('pools'), items, name => makePool(name, act), updatePool);
   showQueue(queue);
@@ -37,13 +38,14 @@ function showFigures(grid, pools, workers, queue) {
   const available = Object.values(pools).reduce((sum, pool) => sum + (pool.available ?? 0), 0);
   const memory = Object.values(workers).reduce((sum, worker) => sum + (worker.memoryMib ?? 0), 0);
   const outcomes = grid.outcomes ?? {};
+  const here = grid.host ? ' on this host' : ''; // what is not counted over all hosts
   const figures = [
     ['Sessions', `${grid.active ?? 0} / ${grid.slots ?? 0}`, 'slots taken'],
-    ['Waiting', String(waiting), `longest wait ${age(grid.longestWaitS ?? 0)}`],
+    ['Waiting', String(waiting), `longest wait ${age(grid.longestWaitS ?? 0)}${here}`],
     ['Workers', `${available} / ${wanted}`, 'available of wanted'],
     ['Memory', mib(memory), grid.hostAvailableMib === undefined || grid.hostAvailableMib === null
-      ? 'of all workers' : `${mib(grid.hostAvailableMib)} free on the host`],
-    ['Connects', String(grid.connects ?? 0), `${grid.refused ?? 0} refused, ${grid.abandoned ?? 0} gave up`],
+      ? 'of all workers' : `${mib(grid.hostAvailableMib)} free on ${grid.host ? 'this' : 'the'} host`],
+    ['Connects', String(grid.connects ?? 0), `${grid.refused ?? 0} refused, ${grid.abandoned ?? 0} gave up${here}`],
     ['Ended', String(outcomes.completed ?? 0), `${outcomes.failed ?? 0} failed, ${outcomes.ended ?? 0} by operators`],
   ];
   keyed(byId('figures'), figures.map(each => [each[0], each]),
@@ -54,29 +56,52 @@ function showFigures(grid, pools, workers, queue) {
     });
 }
 
+// ------------------------------------------------------------------------------------------------------------- hosts
+
+function showHosts(hosts, own) {
+  const rows = Object.entries(hosts).sort(([a], [b]) => (a < b ? -1 : 1));
+  byId('hosts-section').hidden = !rows.length;
+  byId('curves-title').textContent = own ? `The last hour on ${own}` : 'The last hour';
+  byId('events-title').textContent = own ? `Events on ${own}` : 'Events';
+  keyed(document.querySelector('#hosts tbody'), rows.map(([name, host]) => [name, { name, host, own }]),
+    () => h('tr', {}, h('th', { scope: 'row', 'data-label': 'Host' }), h('td', { 'data-label': 'State' }, h('span', { class: 'badge' })),
+      ...['Workers', 'Sessions', 'Waiting', 'Version', 'Problem'].map(label => h('td', { 'data-label': label }))),
+    (row, { name, host, own: self }) => {
+      const [head, state, ...cells] = row.children;
+      set(head, { text: name === self ? `${name} (this one)` : name });
+      set(state.firstElementChild, { text: host.state, 'data-level': host.state === 'serving' ? 'good' : 'warn' });
+      const texts = [host.workers, `${host.busy} of ${plural(host.slots, 'slot')}`, host.waiting, host.version, host.problem ?? ''];
+      texts.forEach((text, index) => set(cells[index], { text: String(text) }));
+    });
+}
+
 // ------------------------------------------------------------------------------------------------------------- pools
 
 function makePool(name, act) {
+  const host = h('select', { 'aria-label': `Host of ${name}`, hidden: true });
+  const path = (what, of) => `v1/pools/${encodeURIComponent(name)}/${what}${of ? `?host=${encodeURIComponent(of)}` : ''}`;
   const wanted = h('input', { type: 'number', min: 0, max: 1000, step: 1, required: true });
   const form = h('form', { class: 'operator' },
-    h('label', {}, 'Workers ', wanted), h('button', { type: 'submit', text: 'Scale' }),
+    h('label', {}, 'Workers ', wanted), host, h('button', { type: 'submit', text: 'Scale' }),
     h('button', { type: 'button', text: 'Drain all', onclick: () => {
       if (confirm(`Drain every worker of the pool ${name}? Live sessions go on until their drain is over.`))
-        act('POST', `v1/pools/${encodeURIComponent(name)}/drain`, undefined, `Every worker of ${name} drains.`);
+        act('POST', path('drain'), undefined, `Every worker of ${name} drains.`);
     } }));
   form.addEventListener('submit', event => {
     event.preventDefault();
     const workers = wanted.valueAsNumber;
-    act('POST', `v1/pools/${encodeURIComponent(name)}/scale`, { workers }, `${name} wants ${plural(workers, 'worker')} now.`);
+    const where = host.value ? ` on ${host.value}` : '';
+    act('POST', path('scale', host.value), { workers }, `${name} wants ${plural(workers, 'worker')}${where} now.`);
     wanted.blur();
   });
+  host.addEventListener('change', () => { wanted.value = element.shown.pool.hosts?.[host.value]?.wanted ?? 0; });
   const element = h('article', { class: 'pool', 'aria-label': `pool ${name}` },
     h('div', { class: 'pool-head' }, h('h3', { text: name }), h('p', { class: 'muted words' }), form),
     h('p', { class: 'reason', hidden: true }), h('div', { class: 'workers' }));
-  return Object.assign(element, { name, act, wanted, form });
+  return Object.assign(element, { name, act, wanted, form, host });
 }
 
-function updatePool(element, { pool, own, operator, hasVersions }) {
+function updatePool(element, { pool, own, operator, hasVersions, host }) {
   const slots = own.filter(([, worker]) => worker.status === 'available').reduce((sum, [, worker]) => sum + worker.slots, 0);
   const active = own.reduce((sum, [, worker]) => sum + worker.active, 0);
   const more = [['starting', pool.starting], ['spare', pool.spare], ['draining', pool.draining]]
@@ -85,15 +110,20 @@ function updatePool(element, { pool, own, operator, hasVersions }) {
   const version = hasVersions && pool.playwright ? `Playwright ${pool.playwright}` : '';
   const kind = [pool.browserType === element.name ? '' : pool.browserType, version, pool.onDemand ? 'on demand' : '', isolation]
       .filter(Boolean).join(', ');
+  const hosts = Object.entries(pool.hosts ?? {}).sort(([a], [b]) => (b === host) - (a === host) || (a < b ? -1 : 1));
+  const where = hosts.map(([name, each]) => `${name}: ${each.available} of ${each.wanted}`).join(', ');
   const cut = pool.drainTimeouts ? `, ${plural(pool.drainTimeouts, 'drain')} cut sessions` : '';
   set(element.querySelector('.words'), {
     text: `${kind && kind + ': '}${pool.available ?? 0} of ${plural(pool.wanted ?? 0, 'worker')} available${more}; `
-      + `${active} of ${plural(slots, 'slot')} taken${cut}`,
+      + `${active} of ${plural(slots, 'slot')} taken${cut}${where && ` (${where})`}`,
   });
   set(element.querySelector('.reason'), { text: pool.reason ?? '', hidden: !pool.reason });
   element.form.hidden = !operator || Boolean(pool.onDemand);  // it has the workers that its clients need
+  // One host is scaled at a time: this one, if it has the pool and no other one is chosen.
+  keyed(element.host, hosts.map(([name]) => [name, name]), name => h('option', { value: name, text: name }), () => {});
+  element.host.hidden = hosts.length < 2;
   if (document.activeElement !== element.wanted)
-    element.wanted.value = pool.wanted ?? 0;
+    element.wanted.value = (hosts.length ? pool.hosts[element.host.value]?.wanted : pool.wanted) ?? 0;
   const most = Math.max(1, ...own.map(([, worker]) => worker.memoryMib ?? 0));
   keyed(element.querySelector('.workers'), own.map(([id, worker]) => [id, { worker, pool, most, operator }]),
     id => makeWorker(id, element.act), updateWorker);
@@ -107,6 +137,7 @@ function makeWorker(id, act) {
     h('div', { class: 'body' },
       h('h4', {}, h('code', { text: id }), ' ', h('span', { class: 'badge' })),
       h('div', { class: 'slots', role: 'img' }),
+      h('p', { class: 'muted host', hidden: true }),
       h('p', { class: 'muted life' }),
       h('p', { class: 'muted' }, h('span', { class: 'size' }), ', ', h('span', { class: 'age' }), ' old'),
       h('p', { class: 'reason', hidden: true }),
@@ -129,6 +160,7 @@ function updateWorker(element, { worker, pool, most, operator }) {
   set(element.querySelector('.life'), { text: sessions + (worker.launches ? `, ${plural(worker.launches, 'own browser')}` : '') });
   set(element.querySelector('.size'), { text: limit ? `${mib(worker.memoryMib)} of ${limit}` : mib(worker.memoryMib) });
   since(element.querySelector('.age'), worker.startedAt);
+  set(element.querySelector('.host'), { text: worker.host ? `on ${worker.host}` : '', hidden: !worker.host });
   drawSlots(element.querySelector('.slots'), worker);
   // Until it is replaced, or has drained, it may run with another version than its pool.
   const version = worker.playwright && pool.playwright && worker.playwright !== pool.playwright && `Playwright ${worker.playwright}`;
@@ -183,7 +215,8 @@ function showQueue(queue) {
     () => h('li', {}, h('span', { class: 'who' }), h('span', { class: 'bar' }, h('i')), h('b')),
     (element, { line, most: longest }) => {
       const run = line.run ? `run ${line.run}` : 'no run';
-      set(element.children[0], { text: [line.pool, run, line.token && `token ${line.token}`].filter(Boolean).join(', ') });
+      const who = line.host ? `at ${line.host}` : run; // of other hosts' lines is only known how long they are
+      set(element.children[0], { text: [line.pool, who, line.token && `token ${line.token}`].filter(Boolean).join(', ') });
       element.children[1].firstElementChild.style.width = `${line.clients / longest * 100}%`;
       set(element.children[2], { text: plural(line.clients, 'client') });
     });

@@ -10,6 +10,7 @@ const LIVE = ['pending', 'running'];
 const words = byId('words');
 const wanted = byId('state');
 let mayView = true;
+let severalHosts = false;
 const body = document.querySelector('#sessions tbody');
 
 export function onFilter(callback) {
@@ -20,6 +21,7 @@ export function onFilter(callback) {
 
 export function showSessions(state, act) {
   mayView = state.tables.grid.liveView ?? false;
+  severalHosts = Boolean(state.tables.grid.host);
   const all = Object.values(state.tables.sessions);
   const passing = all.filter(passes).sort((a, b) => isLive(b) - isLive(a) || b.createdAt - a.createdAt);
   const shown = passing.slice(0, MOST_SHOWN);
@@ -57,7 +59,7 @@ function passes(session) {
   const state = wanted.value;
   if (state === 'live' ? !isLive(session) : state === 'ended' ? isLive(session) : state && stateOf(session) !== state)
     return false;
-  const text = [session.id, session.name, session.run, session.pool, session.workerId, stateOf(session), session.client,
+  const text = [session.id, session.name, session.run, session.pool, session.workerId, session.host, stateOf(session), session.client,
     session.reason, kindOf(session)].filter(Boolean).join(' ').toLowerCase();
   return words.value.toLowerCase().split(/\s+/).every(word => text.includes(word));
 }
@@ -66,7 +68,7 @@ function makeRow(id, act) {
   const cell = (label, ...children) => h('td', { 'data-label': label }, ...children);
   return h('tr', {},
     h('th', { scope: 'row', 'data-label': 'Session' }, h('code', { text: id })),
-    cell('Name'), cell('Run'), cell('Pool'), cell('Worker', h('code')), cell('State', h('span', { class: 'badge' })),
+    cell('Name'), cell('Run'), cell('Pool'), cell('Worker', h('code'), h('span', { class: 'muted host' })), cell('State', h('span', { class: 'badge' })),
     cell('Age', h('span', { class: 'age' })), cell('Client'),
     cell('Reason', h('span'), h('span', { class: 'left' })),
     h('td', { class: 'actions' },
@@ -85,6 +87,7 @@ function updateRow(row, session) {
   const kind = kindOf(session);
   set(cells[3], { text: kind ? `${session.pool} (${kind})` : session.pool });
   set(cells[4].firstElementChild, { text: session.workerId });
+  set(cells[4].lastElementChild, { text: session.host && severalHosts ? ` on ${session.host}` : '' });
   const state = stateOf(session);
   const level = { running: 'good', kept: 'plain', pending: 'plain', failed: 'bad', expired: 'warn', ended: 'warn' }[state] ?? 'plain';
   set(cells[5].firstElementChild, { text: state, 'data-level': level });

@@ -1,0 +1,47 @@
+"""Puts the pools of several hosts together: pools of the same name are one pool, with the figures of each host."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from pwgrid.proxy.roster import PoolView, Roster
+
+
+@dataclass(frozen=True, slots=True)
+class WholePool:
+    """A pool of the whole grid: `whole` counts the workers of all `hosts`, by whose names are their own views. What
+    cannot be added up (slots of a worker, label keys, …) is as the first host has it, which is the one that answers if
+    it has the pool."""
+
+    whole: PoolView
+    hosts: Mapping[str, PoolView]
+
+
+def whole_pools(rosters: Mapping[str, Roster]) -> dict[str, WholePool]:
+    """Returns the pools by their names, in the order of the first host that has them. `rosters` are by host."""
+    found = defaultdict[str, dict[str, PoolView]](dict)
+    for host, roster in rosters.items():
+        for name, pool in roster.pools.items():
+            found[name][host] = pool
+    return {name: WholePool(_sum(hosts), hosts) for name, hosts in found.items()}
+
+
+def _sum(hosts: Mapping[str, PoolView]) -> PoolView:
+    pools = list(hosts.values())
+    if len(pools) == 1:
+        return pools[0]
+    reasons = [f"{host}: {pool.reason}" for host, pool in hosts.items() if pool.reason]
+    return replace(
+        pools[0],
+        wanted=sum(pool.wanted for pool in pools),
+        available=sum(pool.available for pool in pools),
+        suspect=sum(pool.suspect for pool in pools),
+        starting=sum(pool.starting for pool in pools),
+        spare=sum(pool.spare for pool in pools),
+        draining=sum(pool.draining for pool in pools),
+        drain_timeouts=sum(pool.drain_timeouts for pool in pools),
+        is_removed=all(pool.is_removed for pool in pools),
+        reason="; ".join(reasons) or None,
+    )
