@@ -1,6 +1,7 @@
 """Two grids with real browsers that name the same Redis: clients of one drive browsers of the other."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -106,6 +107,7 @@ async def test_the_page_of_one_host_shows_and_steers_all_and_a_session_of_anothe
     page.on("dialog", lambda dialog: dialog.accept())
     await page.get_by_role("button", name="Close").click()
     await session.get_by_role("button", name="End").click()
+    await expect(page.locator("#notice")).to_have_text(re.compile("^Session .* is being ended"))
     await eventually_async(lambda: not other.is_connected(), "its client hears that it is over")
     assert said == []
     await looks.close()
