@@ -23,7 +23,11 @@ from typing import Any, Final
 
 import psutil
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
+from pwgrid.cli.ask_grid import find_grid
+from pwgrid.cli.ask_hosts import ask_host, other_hosts
 from pwgrid.cli.install import supervisord
 from tests.support import raw, tls
 from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, running_grid, wait_for_end
@@ -472,6 +476,12 @@ def test_hosts_reach_each_other_over_tls(redis: RedisServer, tmp_path: Path) -> 
             assert first.grid.command("upgrade", "--force").returncode == 0  # which replaces the way out, too
             assert goes_on(forwarded)
             there = next(name for name, where in live.items() if where == second.name)
+            with pytest.raises(InvalidStatus) as not_shown:  # the other host's worker says so: a fake shows nothing
+                connect(f"wss://{first.name}/v1/live/{there}", ssl=tls.trusting(pair)).close()
+            assert b"the worker of this session cannot show it now" in (not_shown.value.response.body or b"")
+            grid = find_grid(first.grid.port, str(first.grid.runtime.parent))
+            (other,) = other_hosts(grid, first.name)
+            assert ask_host(grid, other, {"token": "of-nobody"})["isHere"] is False
             first.ask("DELETE", f"/v1/sessions/{there}")  # a question to the other host
             assert raw.read_all(forwarded).startswith(b"\x88")
             forwarded.close()

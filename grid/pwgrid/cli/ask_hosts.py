@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, Final
 
 import orjson
 
-from pwgrid.cli.ask_grid import redis_of
+from pwgrid.cli.ask_grid import ask, redis_of
+from pwgrid.common.certificate import client_context
 from pwgrid.common.errors import GridError, Refused
 from pwgrid.proxy.policy.forward import PATH
 from pwgrid.registry import blocking_reads
@@ -31,7 +32,7 @@ def ask_host(grid: RunningGrid, host: HostRecord, question: Mapping[str, Any]) -
     """Returns what another host's proxy answers. Raises Refused with its sentence; GridError where it does not answer,
     and RegistryUnavailable."""
     forward_id = blocking_reads.leave_forward(*redis_of(grid), question)
-    connection = HTTPConnection(*host.address, timeout=ANSWER_S)
+    connection = _connection(grid, host)
     try:
         connection.request("POST", f"{PATH}{forward_id}")
         response = connection.getresponse()
@@ -45,6 +46,14 @@ def ask_host(grid: RunningGrid, host: HostRecord, question: Mapping[str, Any]) -
     finally:
         connection.close()
     return dict(answer)
+
+
+def _connection(grid: RunningGrid, host: HostRecord) -> HTTPConnection:
+    """Trusts the certificates that the grid here trusts."""
+    if not host.is_encrypted:
+        return HTTPConnection(*host.address, timeout=ANSWER_S)
+    trusted = client_context(ask(grid, "tls_ca")["file"])
+    return HTTPSConnection(*host.address, timeout=ANSWER_S, context=trusted)
 
 
 def ask_master_of(grid: RunningGrid, host: HostRecord, name: str, data: Mapping[str, Any]) -> dict[str, Any]:

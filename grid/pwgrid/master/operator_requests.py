@@ -46,6 +46,7 @@ class Requests:
         return {
             "status": lambda _data: self.reports.status(),
             "redis": lambda _data: {"url": self.config.redis_url, "prefix": self.config.settings.redis_key_prefix},
+            "tls_ca": lambda _data: {"file": self.config.settings.tls_ca},
             "settings": lambda _data: {"settings": self.config.parts.describe(self.config.settings)},
             "tokens": lambda _data: {"file": self.config.parts.tokens_file and str(self.config.parts.tokens_file)},
             "profiles": lambda _data: {"directory": str(profiles_directory(self.config.settings))},

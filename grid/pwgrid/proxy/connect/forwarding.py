@@ -211,11 +211,12 @@ class Forwarding:
     async def view(self, host: OtherHost, question: Mapping[str, Any]) -> AsyncIterator[ClientConnection]:
         """Gives the WebSocket on which another host's proxy shows a session. Raises HandoffFailure; within the block
         websockets' ConnectionClosed."""
-        name, address = host.record.name, GridUrl(False, *host.record.address)
+        name, address = host.record.name, GridUrl(host.record.is_encrypted, *host.record.address)
         url = f"{address.web_socket}{VIEW_PATH}{await self._leave(question)}"
         try:
             opened = await connect(
                 url,
+                ssl=self._trusted() if host.record.is_encrypted else None,
                 proxy=None,
                 compression=None,
                 max_size=MOST_SHOWN_BYTES,
