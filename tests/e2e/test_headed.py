@@ -15,7 +15,7 @@ from pwgrid.installed.channels import find_channel
 from pwgrid.installed.headed import find_xvfb
 from pwgrid.runtime.display_sockets import SOCKETS
 from pwgrid.settings.model import Settings
-from pwgrid.worker.browser.headed_browsers import Display
+from pwgrid.worker.browser.displays import Display
 from tests.conftest import need, need_headed
 from tests.support.grid import Grid, eventually_async, running_grid
 from tests.support.recipes import recipe

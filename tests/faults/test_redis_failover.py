@@ -16,7 +16,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from pwgrid.settings.load import load
-from pwgrid.setup.doctor import _redis as doctor_of_redis
+from pwgrid.setup.host_checks import _redis as doctor_of_redis
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually, running_grid
 from tests.support.kill_table_row import workers
 from tests.support.raw import goes_on, session

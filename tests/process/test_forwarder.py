@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pwgrid.forwarder.session import HALF_ENDED_S
+from pwgrid.forwarder.spliced_session import HALF_ENDED_S
 from tests.support.forwarding import (
     SWITCHING,
     OtherHost,

@@ -11,7 +11,7 @@ from pwgrid.common.errors import BrowserMissing, GridError
 from pwgrid.installed.headed import find_headed, find_xvfb
 from pwgrid.runtime.display_sockets import SOCKETS, remove_socket, take_number
 from pwgrid.settings.model import Settings
-from pwgrid.worker.browser import headed_browsers
+from pwgrid.worker.browser import displays
 from tests.conftest import need_headed
 from tests.support.bare_host import SETTINGS, BareHost, host_with_shell
 from tests.support.browsers import settings_of_host
@@ -34,7 +34,7 @@ def test_asked_for_it_is_installed_and_a_window_is_opened(world: BareHost, monke
         taken.append(SOCKETS / f"X{own.name}")
         return own, listener
 
-    monkeypatch.setattr(headed_browsers, "take_number", take)
+    monkeypatch.setattr(displays, "take_number", take)
     full = find_headed(settings_of_host().short_form("chromium"), settings_of_host()).executable
     chromium = APT_INSTALLS.format(source=full, place="root/usr/lib/chromium/chromium")
     xvfb = APT_INSTALLS.replace("*)", "*xvfb)").format(source=find_xvfb(), place="bin/Xvfb")

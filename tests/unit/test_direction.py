@@ -46,8 +46,8 @@ class Kernel:
 
 
 def run(direction: Direction, kernel: Kernel, most: int, *, asks: bool = True) -> None:
-    """As forwarder/session.py does: steps, until one has to wait. `asks`: the last event has not told of an end, so the
-    source is asked whether it has more."""
+    """As forwarder/spliced_session.py does: steps, until one has to wait. `asks`: the last event has not told of an
+    end, so the source is asked whether it has more."""
     for _ in range(10_000):
         step = direction.next()
         if step is Step.WAIT:

@@ -15,7 +15,7 @@ import pytest
 from pwgrid.common.client_marks import mark_passed_on, mark_served
 from pwgrid.control.parking import ParkedSession
 from pwgrid.forwarder.main import Forwarder, is_marked_served
-from pwgrid.forwarder.session import ForwardedSession, new_pipes
+from pwgrid.forwarder.spliced_session import ForwardedSession, new_pipes
 from pwgrid.runtime.child_arguments import ForwarderArguments
 from pwgrid.settings.model import Settings
 
@@ -125,7 +125,7 @@ def test_a_session_that_it_has_is_not_taken_twice(left: Left, forwarder: Forward
 def test_a_session_of_which_one_side_has_ended_does_not_stay_for_ever(
     left: Left, forwarder: Forwarder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pwgrid.forwarder.session.HALF_ENDED_S", 0.02)
+    monkeypatch.setattr("pwgrid.forwarder.spliced_session.HALF_ENDED_S", 0.02)
     mark_served(left.sockets[0])
     forwarder._take_over(parked(0), left.fds())
     (session,) = forwarder.sessions.values()

@@ -11,7 +11,7 @@ import orjson
 from pwgrid.cli.ask_grid import ask, redis_of
 from pwgrid.common.certificate import client_context
 from pwgrid.common.errors import GridError, Refused
-from pwgrid.proxy.policy.forward import PATH
+from pwgrid.proxy.policy.forward_message import PATH
 from pwgrid.registry import blocking_reads
 from pwgrid.registry.hosts import HostRecord
 from pwgrid.runtime.find_grids import RunningGrid

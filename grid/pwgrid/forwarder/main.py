@@ -18,7 +18,7 @@ from pwgrid.forwarder.loop import Loop, Timer
 from pwgrid.forwarder.offers import Offer, OfferServer, PendingSession
 from pwgrid.forwarder.parking import Parking
 from pwgrid.forwarder.resolve import Resolver
-from pwgrid.forwarder.session import ForwardedSession, new_pipes
+from pwgrid.forwarder.spliced_session import ForwardedSession, new_pipes
 from pwgrid.runtime.child_arguments import ForwarderArguments
 from pwgrid.runtime.directory import FORWARDER_SOCKET
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last

@@ -18,7 +18,7 @@ from pwgrid.common.packet_sockets import receive
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError, decode, encode
 from pwgrid.control.parking import FDS, NAME, PING_S, PINGS_WITHIN_THRESHOLD, ParkedSession
 from pwgrid.forwarder.loop import READABLE, Loop, Timer
-from pwgrid.forwarder.session import ForwardedSession, close_all
+from pwgrid.forwarder.spliced_session import ForwardedSession, close_all
 
 log = structlog.get_logger()
 

@@ -27,7 +27,7 @@ from pwgrid.master.config import MasterConfig
 from pwgrid.master.embedded_redis_child import RedisChild
 from pwgrid.master.forwarder import ForwarderChild
 from pwgrid.master.leftovers import KeptOpen, Leftovers
-from pwgrid.master.memory_meter import MemoryMeter
+from pwgrid.master.memory_watch import MemoryWatch
 from pwgrid.master.operator_requests import Requests
 from pwgrid.master.policy.worker_plan import Limits
 from pwgrid.master.policy.worker_state_machine import Purpose
@@ -80,7 +80,7 @@ class Master:
         self._forwarder = ForwarderChild(loop, config, files)
         self._tls = TlsProcesses(loop, config, files, lambda: self._proxies.current.listeners)
         self._workers = Workers(loop, config, files, self._proxies)
-        self._memory = MemoryMeter(config, self._workers)
+        self._memory = MemoryWatch(config, self._workers)
         self._priorities = BrowserPriorities(loop, config, self._workers)
         services = Services(self._proxies, self._forwarder, self._tls, self._redis)
         self._reports = Reports(config, self._workers, services, self._memory, self._shutdown)

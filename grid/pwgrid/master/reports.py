@@ -23,7 +23,7 @@ from pwgrid.common.types import GIVEN_BY_CLIENTS
 from pwgrid.common.wording import counted
 from pwgrid.common.worker_lifecycle import NOT_ENDED, WorkerStatus
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.memory_meter import MemoryMeter
+from pwgrid.master.memory_watch import MemoryWatch
 from pwgrid.master.services import Services
 from pwgrid.master.shutdown_order import Shutdown
 from pwgrid.master.workers.workers import Workers
@@ -48,7 +48,7 @@ class Reports:
         config: MasterConfig,
         workers: Workers,
         services: Services,
-        memory: MemoryMeter,
+        memory: MemoryWatch,
         shutdown: Shutdown,
     ) -> None:
         kept = config.kept_open

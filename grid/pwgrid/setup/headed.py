@@ -16,7 +16,7 @@ from pwgrid.settings import value_types
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
 from pwgrid.setup.packages import Host
-from pwgrid.worker.browser.headed_browsers import Display
+from pwgrid.worker.browser.displays import Display
 
 _XVFB: Final = ("xvfb",)
 

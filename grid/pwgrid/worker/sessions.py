@@ -18,8 +18,8 @@ from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.common.types import GIVEN_BY_CLIENTS, Isolation, Protocol
 from pwgrid.registry.records import ISOLATION, OF_LEASE, PROTOCOL, TOKEN, TOKEN_ID
 from pwgrid.runtime.child_arguments import WorkerArguments
+from pwgrid.worker.browser.requested_browsers import RequestedBrowsers
 from pwgrid.worker.browser.server import BrowserServer
-from pwgrid.worker.browser.session_browsers import SessionBrowsers
 from pwgrid.worker.handoff_server import HandoffServer
 from pwgrid.worker.holders import End, Kept, LiveSession, OfferedClient, OwnBrowser, ProfileCopy, SessionClosed
 from pwgrid.worker.profiles import SessionProfiles
@@ -79,7 +79,7 @@ class Sessions:
         self._taken: dict[str, tuple[OfferedClient, float]] = {}
         """By their sessions' ids, the clients that are not answered yet, and since when the browser server has each."""
         self._timer: asyncio.TimerHandle | None = None
-        self._browsers = SessionBrowsers(boot.settings, boot.pool, boot.directory)
+        self._browsers = RequestedBrowsers(boot.settings, boot.pool, boot.directory)
         self._acquiring: dict[str, _Acquiring] = {}
         """By their sessions' ids, the clients that wait for browsers of their own."""
         self._promising: asyncio.TimerHandle | None = None

@@ -17,7 +17,7 @@ from pwgrid.proxy.api.roles import NEEDS_OPERATOR, OPEN_TO_ALL
 from pwgrid.proxy.ask_master import ANSWER_S as MASTER_S
 from pwgrid.proxy.connect.handoff_link import HandoffFailure
 from pwgrid.proxy.hosts.host_table import HostState, OtherHost
-from pwgrid.proxy.policy.forward import PATH, forward_in
+from pwgrid.proxy.policy.forward_message import PATH, forward_in
 from pwgrid.proxy.policy.refusal import Refusal, no_capacity, nothing_at
 from pwgrid.proxy.services import Services
 from pwgrid.registry.hosts import NAME_TAKEN, HostRecord

@@ -24,7 +24,7 @@ from pwgrid.proxy.api.requests_as_sent import arrival_of
 from pwgrid.proxy.api.roles import NEEDS_CLIENT, Client
 from pwgrid.proxy.client_traces import attempting
 from pwgrid.proxy.connect.gateway import Gateway
-from pwgrid.proxy.connect.lend import GrantedLease, LeaseId, answered, ask_about, lend
+from pwgrid.proxy.connect.grant_lease import GrantedLease, LeaseId, answered, ask_about, lend
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.choose_pool import pool_of_label
 from pwgrid.proxy.policy.connect_request import run_name

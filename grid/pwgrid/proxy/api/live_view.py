@@ -31,7 +31,7 @@ from pwgrid.proxy.connect.forwarding import MOST_SHOWN_BYTES
 from pwgrid.proxy.connect.handoff_link import HandoffFailure
 from pwgrid.proxy.hosts.host_table import OtherHost
 from pwgrid.proxy.policy.access import Identity
-from pwgrid.proxy.policy.forward import PATH, VIEW_PATH, forward_in
+from pwgrid.proxy.policy.forward_message import PATH, VIEW_PATH, forward_in
 from pwgrid.proxy.policy.refusal import Refusal, no_capacity, nothing_at
 from pwgrid.proxy.services import Services
 from pwgrid.registry.records import SessionRecord

@@ -38,7 +38,7 @@ from pwgrid.proxy.policy.connect_request import (
     decide,
 )
 from pwgrid.proxy.policy.devtools_request import not_yours, speaks_no_cdp
-from pwgrid.proxy.policy.forward import forward_in
+from pwgrid.proxy.policy.forward_message import forward_in
 from pwgrid.proxy.policy.own_browser import OwnBrowser
 from pwgrid.proxy.policy.refusal import Refusal, no_capacity, no_such_lease, not_launched
 from pwgrid.proxy.policy.session_caps import caps_of

@@ -30,7 +30,7 @@ from pwgrid.common.reasons import OfferRefusal
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, HandoffLink, Handoffs, HostUnreachable
 from pwgrid.proxy.hosts.host_table import OtherHost
 from pwgrid.proxy.hosts.keep_hosts import HostKeeper
-from pwgrid.proxy.policy.forward import VIEW_PATH, head, incoming, outgoing, question_head
+from pwgrid.proxy.policy.forward_message import VIEW_PATH, head, incoming, outgoing, question_head
 from pwgrid.proxy.policy.refusal import Refusal, bad_handshake, registry_away
 from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S, WorkerHealth
 from pwgrid.registry.hosts import HostRecords

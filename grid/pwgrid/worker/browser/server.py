@@ -237,7 +237,7 @@ class BrowserServer:
         profile: ProfileCopy | None = None,
     ) -> None:
         """Gets a browser for this session alone, with these options of its client; `browser`: which one, if not its
-        pool's (`SessionBrowsers.prepare`), `profile`: what it starts with. `until` is in seconds of time.monotonic().
+        pool's (`RequestedBrowsers.prepare`), `profile`: what it starts with. `until` is in seconds of time.monotonic().
         Raises BrowserLaunchError if it does not start in time, and BrowserServerGone."""
         question = {
             "do": "acquire",

@@ -14,14 +14,14 @@ from pwgrid.installed.channels import find_channel
 from pwgrid.installed.headed import find_headed
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
-from pwgrid.worker.browser.headed_browsers import Displays
+from pwgrid.worker.browser.displays import Displays
 from pwgrid.worker.browser.launch import LaunchSpec
 
 CHANNEL: Final = "channel"
 _WHAT: Final = "a browser for one session"
 
 
-class SessionBrowsers:
+class RequestedBrowsers:
     """Those of one worker's sessions. `settings` are those of `pool` (`Settings.of_pool`)."""
 
     def __init__(self, settings: Settings, pool: PoolSettings, directory: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from pwgrid.proxy.connect.first_bytes import is_upgrade, parse_head
-from pwgrid.proxy.policy.forward import forward_in, head, incoming, outgoing, question_head
+from pwgrid.proxy.policy.forward_message import forward_in, head, incoming, outgoing, question_head
 
 ID = "0123456789abcdef" * 2
 

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.types import Isolation
 from pwgrid.common.worker_lifecycle import WorkerStatus
-from pwgrid.master import memory_meter as memory
-from pwgrid.master.memory_meter import MemoryMeter
+from pwgrid.master import memory_watch as memory
+from pwgrid.master.memory_watch import MemoryWatch
 from pwgrid.master.policy.validate_reports import KeptSession
 from pwgrid.master.policy.worker_state_machine import Purpose, WorkerLife
 from pwgrid.master.workers.worker import Worker
@@ -72,9 +72,9 @@ class FakeWorkers:
         return MeteredWorker(*arguments, started_at, "1", link=self.link, slots=5)  # type: ignore[arg-type]
 
 
-def metered(workers: FakeWorkers, available: int = 100_000, **settings: Any) -> MemoryMeter:
+def metered(workers: FakeWorkers, available: int = 100_000, **settings: Any) -> MemoryWatch:
     config = SimpleNamespace(settings=Settings(**settings))  # type: ignore[arg-type]
-    return MemoryMeter(config, workers, lambda: available)  # type: ignore[arg-type]
+    return MemoryWatch(config, workers, lambda: available)  # type: ignore[arg-type]
 
 
 def test_the_rss_is_told_to_the_worker_when_it_changes() -> None:
@@ -177,7 +177,7 @@ def test_a_host_without_memory_starts_nothing_and_recovers() -> None:
     workers = FakeWorkers()
     available = [100]
     config = SimpleNamespace(settings=Settings(min_host_available_mib=256))
-    meter = MemoryMeter(config, workers, lambda: available[0])  # type: ignore[arg-type]
+    meter = MemoryWatch(config, workers, lambda: available[0])  # type: ignore[arg-type]
     meter.tick(100.0)
     closed = meter.guard.reason
     assert closed is not None
@@ -202,7 +202,7 @@ def test_a_host_without_memory_starts_nothing_and_recovers() -> None:
 def test_a_reload_that_leaves_the_floor_as_it_is_opens_no_guard() -> None:
     available = [100]
     config = SimpleNamespace(settings=Settings(min_host_available_mib=256))
-    meter = MemoryMeter(config, FakeWorkers(), lambda: available[0])  # type: ignore[arg-type]
+    meter = MemoryWatch(config, FakeWorkers(), lambda: available[0])  # type: ignore[arg-type]
     with capture_logs() as logs:
         meter.tick(100.0)
         available[0] = 300  # above the floor, and below the mark at which it opens
@@ -241,7 +241,7 @@ def test_when_a_worker_has_gone_the_host_is_looked_at_at_once_and_no_worker_is_s
     workers.by_id["gone"] = workers.make(0.0)
     available = [300]
     config = SimpleNamespace(settings=Settings(min_host_available_mib=256))
-    meter = MemoryMeter(config, workers, lambda: available[0])  # type: ignore[arg-type]
+    meter = MemoryWatch(config, workers, lambda: available[0])  # type: ignore[arg-type]
     meter.tick(100.0)
     assert meter.room() == 0
     available[0] = 100_000

@@ -30,7 +30,7 @@ GOING_S: Final = 5.0
 """How long a browser that was told to end may take for that; then its worker is killed."""
 
 
-class MemoryMeter:
+class MemoryWatch:
     """Keeps `worker.memory` of every worker, and the host guard, up to date."""
 
     def __init__(self, config: MasterConfig, workers: Workers, available: Callable[[], int] = available_mib) -> None:

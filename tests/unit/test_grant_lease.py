@@ -10,9 +10,9 @@ import pytest
 
 from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.proxy.api.leases import _lent
-from pwgrid.proxy.connect import lend as lending
+from pwgrid.proxy.connect import grant_lease as lending
 from pwgrid.proxy.connect.gateway import Gateway
-from pwgrid.proxy.connect.lend import GrantedLease, LeaseId, answered, lend
+from pwgrid.proxy.connect.grant_lease import GrantedLease, LeaseId, answered, lend
 from pwgrid.proxy.select.claim import Claim
 
 
