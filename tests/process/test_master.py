@@ -67,6 +67,7 @@ def test_a_grid_starts_says_so_and_ends_in_order() -> None:
             "starting": 0,
             "spare": 0,
             "draining": 0,
+            "suspect": 0,
             "slots": 10,
             "slotsOfWorker": 5,
             "lifetimeOfWorker": int(NEVER),

@@ -45,6 +45,7 @@ def grid(place: Path) -> Iterator[Grid]:
         "FAKE_SICK_BROWSER": str(place / "sick"),
         "BROWSER_READ_PATHS": str(place),
         "CANARY_TIMEOUT": "2",
+        "CANARY_INTERVAL": "10",
     }
     with running_grid("--chromium", "2", environment=environment, fake=True) as grid:
         yield grid
@@ -207,13 +208,13 @@ def test_the_canaries_of_a_pool_on_demand_name_the_version_whose_browser_is_sick
     with contextlib.ExitStack() as stack:
         assert is_served(client(stack, grid, OLD))
         (worker,) = workers(grid)
+        stack.callback((place / "sick").unlink)
         (place / "sick").write_text(str(worker["nodePid"]))
         eventually(lambda: failures()[POOL, OLD] >= 2, "its canaries fail")
         assert failures()["chromium", own_minor()] == 0
         shown = next(line for line in grid.command("status").stdout.splitlines() if line.startswith(worker["id"]))
         assert f"Playwright {OLD}.0; canary failed" in shown
         assert f"playwright={OLD}.0" in next(line for line in grid.output().splitlines() if "browser_sick" in line)
-        (place / "sick").unlink()
 
 
 def test_a_version_is_removed_when_its_last_session_has_ended_and_nobody_new_gets_it_meanwhile(
@@ -224,6 +225,7 @@ def test_a_version_is_removed_when_its_last_session_has_ended_and_nobody_new_get
         old = client(stack, grid, OLD)
         assert is_served(old)
         (place / "held").touch()
+        stack.callback((place / "held").unlink, missing_ok=True)
         waiting = [client(stack, grid, OLD) for _ in range(2)]
         first = waiting.pop(0)
         assert is_served(first)  # the worker has two slots
@@ -234,6 +236,8 @@ def test_a_version_is_removed_when_its_last_session_has_ended_and_nobody_new_get
         said = answer(client(stack, grid, OLD))
         assert (said[:13], f'"versions":["{own_minor()}"]' in said) == ("HTTP/1.1 428 ", True)
         (place / "held").unlink()
+        assert removes.stdout is not None
+        waits = next(line for line in removes.stdout if "waits for" in line)
         assert goes_on(old)
         first.close()
         assert removes.poll() is None
@@ -241,7 +245,7 @@ def test_a_version_is_removed_when_its_last_session_has_ended_and_nobody_new_get
         old.close()
         output, _ = removes.communicate(timeout=60)
     assert removes.returncode == 0
-    assert f"Playwright {OLD}: no new client gets it; waits for pool {POOL} (2 sessions) of the grid at" in output
+    assert f"Playwright {OLD}: no new client gets it; waits for pool {POOL} (2 sessions) of the grid at" in waits
     assert f"Playwright {OLD}: removed {driver}" in output
     assert os.listdir(place / "drivers") == []
     fake_drivers(place / "drivers", f"{OLD}.0")
