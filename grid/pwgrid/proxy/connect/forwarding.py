@@ -216,7 +216,7 @@ class Forwarding:
         try:
             opened = await connect(
                 url,
-                ssl=self._trusted() if host.record.is_encrypted else None,
+                ssl=self._tls_to(host),
                 proxy=None,
                 compression=None,
                 max_size=MOST_SHOWN_BYTES,
@@ -242,8 +242,7 @@ class Forwarding:
         writer = None
         try:
             async with asyncio.timeout(CONNECT_S):
-                tls = self._trusted() if host.record.is_encrypted else None
-                reader, writer = await asyncio.open_connection(*address, ssl=tls)
+                reader, writer = await asyncio.open_connection(*address, ssl=self._tls_to(host))
             async with asyncio.timeout(timeout_s):
                 writer.write(question_head(forward_id, GridUrl(False, *address).address).encode("latin-1"))
                 answered = await reader.readuntil(b"\r\n\r\n")
@@ -261,8 +260,10 @@ class Forwarding:
         finally:
             writer.close()
 
-    def _trusted(self) -> ssl.SSLContext:
-        """What certificates of other hosts are checked with."""
+    def _tls_to(self, host: OtherHost) -> ssl.SSLContext | None:
+        """What this host's certificate is checked with; None if it speaks no TLS."""
+        if not host.record.is_encrypted:
+            return None
         if self._context is None:
             self._context = client_context(self._tls_ca)
         return self._context
