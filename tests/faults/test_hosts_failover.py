@@ -4,10 +4,9 @@ The fake browser server stands in for Playwright: nothing here depends on what a
 """
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 from redis.exceptions import RedisError
@@ -15,10 +14,10 @@ from redis.exceptions import RedisError
 from tests.support import raw
 from tests.support.grid import Grid, eventually
 from tests.support.hosts import Host, full, host, hosts_of_sessions, is_lost, know_each_other
+from tests.support.newcomers import Newcomers
 from tests.support.redis_cluster import PREFIX, RedisCluster
 from tests.support.sentinels import Sentinels
 
-PAUSE_S = 0.02
 FIRST, SECOND = "127.0.0.1", "127.0.0.2"
 POOLS = {FIRST: "Both:Chromium:UAT=2", SECOND: "Both:Chromium:UAT=2,Second:Chromium:Y=1"}
 BOTH, THERE = "/?pool=both-chromium-uat", "/?pool=second-chromium-y"
@@ -26,55 +25,25 @@ MORE = {"STALE_THRESHOLD": "18", "REDIS_KEY_TTL": "15", "WORKER_SELECT_TIMEOUT":
 """So that no host is taken for dead while another node takes over, and no session is cut."""
 
 
-@dataclass
-class Newcomers:
-    """Clients of one host that come and go, one after the other."""
-
-    host: Host
-    target: str
-    came: int = 0
-    refused: list[str] = field(default_factory=list)
-    _are_enough: threading.Event = field(default_factory=threading.Event)
-
-    @contextlib.contextmanager
-    def at_the_door(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._come)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._are_enough.set()
-            thread.join()
-
-    def go_on(self, clients: int = 5) -> None:
-        """Returns when so many more have come."""
-        before = self.came
-        eventually(lambda: self.came >= before + clients or self.refused, "clients come")
-        assert self.refused == []
-
-    def _come(self) -> None:
-        while not self._are_enough.wait(PAUSE_S):
-            try:
-                self.host.session(self.target).close()
-                self.came += 1
-            except (OSError, AssertionError) as error:
-                self.refused.append(repr(error))
+def _comes(host: Host, target: str) -> None:
+    host.session(target).close()
 
 
 @contextlib.contextmanager
 def under_load(first: Host, second: Host) -> Iterator[list[Newcomers]]:
     """Live sessions and newcomers at both hosts, until the block ends; at the first one also those who are forwarded,
     since they come for a pool of the other."""
-    newcomers = [Newcomers(first, BOTH), Newcomers(first, THERE), Newcomers(second, BOTH)]
+    ways = (first, BOTH), (first, THERE), (second, BOTH)
+    newcomers = [Newcomers(partial(_comes, *way)) for way in ways]
     with ExitStack() as held:
-        live = [held.enter_context(each.host.session(each.target)) for each in newcomers]
+        live = [held.enter_context(at.session(target)) for at, target in ways]
         for each in newcomers:
             held.enter_context(each.at_the_door())
         for each in newcomers:
-            each.go_on()
+            each.go_on(5)
         yield newcomers
         for each in newcomers:
-            each.go_on()
+            each.go_on(5)
         assert all(map(raw.goes_on, live))
     assert [each.refused for each in newcomers] == [[], [], []]
 
@@ -124,7 +93,7 @@ def test_connects_at_two_hosts_go_on_while_sentinels_make_the_replica_the_primar
             sentinels.redis[0].kill()
             eventually(lambda: not has_redis(first) and not has_redis(second), "both miss it")
             for each in newcomers:
-                each.go_on()
+                each.go_on(5)
             eventually(lambda: has_redis(first) and has_redis(second), "both have the other one")
             know_each_other(first, second)
         assert sentinels.command(1, "ROLE")[0] == "master"

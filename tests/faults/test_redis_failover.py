@@ -6,10 +6,9 @@ The fake browser server stands in for Playwright: nothing here depends on what a
 
 import contextlib
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,12 +18,12 @@ from pwgrid.settings.load import load
 from pwgrid.setup.host_checks import _redis as doctor_of_redis
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually, running_grid
 from tests.support.kill_table_row import workers
+from tests.support.newcomers import Newcomers
 from tests.support.raw import goes_on, session
 from tests.support.redis_cluster import PREFIX, RedisCluster
 from tests.support.sentinels import Sentinels
 
 SESSIONS = 5
-PAUSE_S = 0.02
 SETTINGS = {
     **WITHOUT_SPARES,
     "HEARTBEAT_INTERVAL": "1",
@@ -33,51 +32,21 @@ SETTINGS = {
 }
 
 
-@dataclass
-class Newcomers:
-    """Clients that come and go, one after the other."""
-
-    port: int
-    came: int = 0
-    refused: list[str] = field(default_factory=list)
-    _are_enough: threading.Event = field(default_factory=threading.Event)
-
-    def come(self) -> None:
-        while not self._are_enough.wait(PAUSE_S):
-            try:
-                with session(self.port) as sock:
-                    assert goes_on(sock)
-                self.came += 1
-            except (OSError, AssertionError) as error:
-                self.refused.append(repr(error))
-
-    def go_on(self, clients: int = 10) -> None:
-        """Returns when so many more have come."""
-        before = self.came
-        eventually(lambda: self.came >= before + clients or self.refused, "clients come")
-        assert self.refused == []
-
-    @contextlib.contextmanager
-    def at_the_door(self) -> Iterator[None]:
-        thread = threading.Thread(target=self.come)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._are_enough.set()
-            thread.join()
+def _comes(port: int) -> None:
+    with session(port) as sock:
+        assert goes_on(sock)
 
 
 @contextlib.contextmanager
 def under_load(grid: Grid) -> Iterator[Newcomers]:
     """Live sessions and newcomers, until the block ends; then the counters are exact."""
-    newcomers = Newcomers(grid.port)
+    newcomers = Newcomers(partial(_comes, grid.port))
     with ExitStack() as live:
         socks = [live.enter_context(session(grid.port)) for _ in range(SESSIONS)]
         with newcomers.at_the_door():
-            newcomers.go_on()
+            newcomers.go_on(10)
             yield newcomers
-            newcomers.go_on()
+            newcomers.go_on(10)
         assert all(goes_on(sock) for sock in socks)
         eventually(lambda: said(grid.active) == SESSIONS, "the live sessions count")
     assert newcomers.refused == []
@@ -123,7 +92,7 @@ def test_sentinels_make_the_replica_the_primary_of_one_that_is_killed() -> None:
             with under_load(grid) as newcomers:
                 sentinels.redis[0].kill()
                 eventually(lambda: not is_good(grid), "the grid misses it")
-                newcomers.go_on()
+                newcomers.go_on(10)
                 eventually(lambda: is_good(grid), "the grid has the other one")
             assert sentinels.command(1, "ROLE")[0] == "master"
 
@@ -164,7 +133,7 @@ def test_a_grid_on_a_cluster_keeps_all_on_one_node_and_is_operated_as_any_other(
 def test_a_replica_takes_over_by_an_operator_s_command(grid: Grid, cluster: RedisCluster) -> None:
     with under_load(grid) as newcomers:
         cluster.fail_over()
-        newcomers.go_on()
+        newcomers.go_on(10)
         eventually(lambda: is_good(grid), "the grid has the other one")
 
 
@@ -172,7 +141,7 @@ def test_a_replica_takes_over_from_a_node_that_is_killed(grid: Grid, cluster: Re
     with under_load(grid) as newcomers:
         cluster.primary.kill()
         eventually(lambda: not is_good(grid), "the grid misses it")
-        newcomers.go_on()
+        newcomers.go_on(10)
         cluster.replica_takes_over()
         eventually(lambda: is_good(grid), "the grid has the other one")
     cluster.start_again()
@@ -184,7 +153,7 @@ def test_the_slot_of_the_keys_moves_to_another_node(grid: Grid, cluster: RedisCl
         with cluster.moving_slot(cluster.others[0]):
             eventually(lambda: not is_good(grid), "the grid goes on without it meanwhile")
             assert "moving the grid's keys" in grid.get("/health/ready")[2].decode()
-            newcomers.go_on()
+            newcomers.go_on(10)
         eventually(lambda: is_good(grid), "the grid has the other one")
     with cluster.moving_slot(first):
         pass
