@@ -28,6 +28,10 @@ from tests.support.grid import Grid, eventually
 AT_A_TIME = 50
 """Small commands before the other side's turn."""
 
+SMALL_LIMIT, LARGE_LIMIT = 1.05, 1.08
+"""Of the time that a bare bridge takes. How much a hop through Node costs by itself differs from host to host: a bridge takes 1.15 and 0.83 × of a
+direct port on one, 1.27 and 0.92 × on another. 1.2 and 0.9 × direct on the first are these."""
+
 _BRIDGE = Path(__file__).with_name("ws_bridge.cjs")
 
 
@@ -152,10 +156,10 @@ def _evaluates(grid: Grid, port: str, bridge: str, options: Options) -> list[Row
                 large[side].append(sides[side].take_large())
         used = cpu_us(proxy) - before
     return [
-        _row("evaluate('1') over CDP, median", small, 1.2, 3),
-        _bridge_row("the same by a bare bridge of ws and pipe", small, 3),
-        _row("a result of 4 MiB over CDP, median", large, 0.9, 1),
-        _bridge_row("the same by a bare bridge of ws and pipe", large, 1),
+        _row("evaluate('1') over CDP, median", small, 3),
+        _bridge_row("the same, against a bare bridge of ws and pipe", small, SMALL_LIMIT, 3),
+        _row("a result of 4 MiB over CDP, median", large, 1),
+        _bridge_row("the same, against a bare bridge of ws and pipe", large, LARGE_LIMIT, 1),
         Row("CPU of the proxy meanwhile", f"{used:.0f} µs", "", "", *at_most(used, 20_000, " µs")),
     ]
 
@@ -167,15 +171,15 @@ def _turn(sides: Iterable[str], number: int) -> list[str]:
     return turned if number % 2 else turned[::-1]
 
 
-def _row(what: str, times: dict[str, list[float]], limit: float, digits: int) -> Row:
+def _row(what: str, times: dict[str, list[float]], digits: int) -> Row:
     grid, direct = median(times["grid"]), median(times["direct"])
-    target = at_most(grid / direct, limit, " ×")
-    return Row(what, f"{grid:.{digits}f} ms", f"{direct:.{digits}f} ms direct", f"{grid / direct:.3f} ×", *target)
+    return Row(what, f"{grid:.{digits}f} ms", f"{direct:.{digits}f} ms direct", f"{grid / direct:.3f} ×")
 
 
-def _bridge_row(what: str, times: dict[str, list[float]], digits: int) -> Row:
-    bridge, direct = median(times["bridge"]), median(times["direct"])
-    return Row(what, f"{bridge:.{digits}f} ms bridge", f"{direct:.{digits}f} ms direct", f"{bridge / direct:.3f} ×")
+def _bridge_row(what: str, times: dict[str, list[float]], limit: float, digits: int) -> Row:
+    grid, bridge, direct = (median(times[side]) for side in ("grid", "bridge", "direct"))
+    baseline = f"{bridge:.{digits}f} ms bridge ({bridge / direct:.3f} × direct)"
+    return Row(what, f"{grid:.{digits}f} ms", baseline, f"{grid / bridge:.3f} ×", *at_most(grid / bridge, limit, " ×"))
 
 
 async def _first_pages(grid: Grid, options: Options) -> Row:
