@@ -19,7 +19,7 @@ from pwgrid.proxy.policy.refusal import Refusal
 _UPGRADE: Final = b"\r\nupgrade: websocket\r\n"
 
 _KEY: Final = "Sec-WebSocket-Key"
-_KEY_LINE: Final = re.compile(rb"\r\nSec-WebSocket-Key: ([0-9A-Za-z+/]{22}==)(?=\r\n[^ \t])")
+_KEY_LINE: Final = re.compile(rb"\r\nSec-WebSocket-Key: ([0-9A-Za-z+/]{22}==)(?=\r\n)")
 
 _MOST_HEADS: Final = 64
 """How many different heads are kept; each may have MAX_HEAD_BYTES."""
