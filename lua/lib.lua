@@ -1,4 +1,5 @@
--- Functions of several scripts. Never run by itself: the registry puts it before each script that says "Needs lib.lua".
+-- Functions of several scripts. Never run by itself: the registry puts what is called of it before each script that says
+-- "Needs lib.lua", or where that has a line [lib.lua].
 -- The parts of reaper.lua and selector.lua that are marked as shared come before it: these two stand alone, so they have all
 -- that they use.
 

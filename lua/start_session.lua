@@ -29,6 +29,8 @@ if was[1] == 'pending' then
   return 1
 end
 if was[1] == 'running' then return 1 end
+-- What follows is rare, and so is what it needs: to make it takes several times as long as all before.
+-- [lib.lua]
 -- Only the worker itself may report a session that Redis does not have as running. An unregistered worker reports all of
 -- its sessions when it registers.
 if (was[1] and not was[4]) or ARGV[6] == '' or redis.call('EXISTS', prefix .. 'worker:' .. field) == 0 then return 0 end

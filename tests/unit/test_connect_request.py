@@ -27,6 +27,7 @@ from pwgrid.proxy.policy.label_match import OfferedLabels
 from pwgrid.proxy.policy.launch_options import LaunchRules
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import PoolView
+from pwgrid.tokens.tokens import Role, Tokens, make
 
 KEY = base64.b64encode(b"0123456789abcdef").decode()
 HANDSHAKE = [
@@ -432,6 +433,50 @@ def test_bad_label_keys_and_names_are_refused(target: str, more: Pairs, status: 
 
 
 LEASE = "/lease/firefox/0a1b2c3d/0123456789abcdef.s3-cr_et"
+
+
+def test_a_client_never_gets_what_another_one_has_asked_for() -> None:
+    (one, of_one), (two, of_two) = (
+        make(name, Role.CLIENT, 0, [allowed], 0.0) for name, allowed in (("one", "old"), ("two", "new"))
+    )
+    offered = pools(("old", "chromium"), ("new", "chromium"), ("firefox", "firefox"))
+    is_known = {"pools": offered, "access": Access(tokens=lambda: Tokens([one, two])), "keep_max_s": 60.0}
+    shared = policy(**is_known)
+    session = "/devtools/browser/0123456789abcdef"
+    # Each differs from one before it in a single thing.
+    clients: list[tuple[str, str, Pairs, bool]] = [
+        ("/", of_one, [], False),
+        ("/", of_two, [], False),
+        ("/?browser=firefox", of_one, [], False),
+        ("/?name=a", of_one, [], False),
+        ("/?name=b", of_one, [], False),
+        ("/", of_one, [("x-pwgrid-name", "a")], False),
+        ("/", of_one, [("X-PwGrid-Name", "b")], False),
+        ("/", of_one, [FIREFOX_CLIENT], False),
+        ("/", of_one, [("user-agent", "Playwright/1.65.0")], False),
+        ("/", of_one, [("x-playwright-launch-options", '{"slowMo": 50}')], False),
+        ("/", of_one, [("x-playwright-proxy", "*")], False),
+        ("/cdp", of_one, [], False),
+        ("/cdp", of_one, [("x-pwgrid-keep", "5")], False),
+        (session, of_one, [], False),
+        (session, of_one, [], True),
+    ]
+
+    def wanted(target: str, token: str, more: Pairs, is_new: bool, now: Policy) -> object:
+        given = headers(*more, ("authorization", f"Bearer {token}"))
+        return decide(Request(target, Headers(given)), now, ("10.0.0.5", 8080), is_new=is_new)
+
+    for client in clients * 2:
+        assert wanted(*client, shared) == wanted(*client, policy(**is_known)), client
+    assert len(shared.known) == len(clients)
+
+
+def test_what_clients_ask_for_is_not_kept_without_end_and_has_no_token() -> None:
+    now = policy(access=Access(token="s3cret"))
+    for number in range(200):
+        assert decided(f"/?token=s3cret&name={number}", headers(), now).name == str(number)
+    assert 0 < len(now.known) <= 64
+    assert "s3cret" not in repr([*now.known])
 
 
 @pytest.mark.parametrize("target", [LEASE, "/playwright/firefox/0a1b2c3d.s3cret"])

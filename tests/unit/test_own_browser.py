@@ -1,6 +1,7 @@
 """Which clients get a browser of their own, and from which pool."""
 
 import asyncio
+import socket
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
+from pwgrid.common.client_marks import is_passed_on, is_served, mark_passed_on, mark_served
 from pwgrid.common.label_keys import parse
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.types import BrowserType, Isolation
@@ -24,6 +26,7 @@ from pwgrid.proxy.policy.label_match import OfferedLabels
 from pwgrid.proxy.policy.own_browser import OwnBrowser, pool_with
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import PoolView, Roster
+from pwgrid.proxy.select.claim import Claim
 from pwgrid.settings.model import Settings
 from tests.support.state_frames import told_of_pool
 
@@ -294,6 +297,33 @@ async def test_the_worker_gets_the_browser_that_is_asked_for_and_until_when_it_m
     assert "x-playwright-launch-options" not in request["headers"]
     (claim,) = (each.args[0] for each in client.gateway.selector.queue.acquire.call_args_list)  # type: ignore[attr-defined]
     assert claim.launch_s == 30.0
+
+
+@pytest.mark.parametrize("waits_in_line", [False, True])
+async def test_each_offer_is_of_a_socket_without_marks(monkeypatch: pytest.MonkeyPatch, waits_in_line: bool) -> None:
+    client, found = Client(), list[bool]()
+
+    async def acquire(_claim: Claim) -> str:
+        for _ in range(3 * waits_in_line):
+            await asyncio.sleep(0)
+        return "c0"
+
+    async def offer(_worker: str, _session: str, _request: object, sock: socket.socket, _until: float) -> float:
+        found.extend((is_passed_on(sock), is_served(sock)))
+        mark_passed_on(sock)
+        mark_served(sock)
+        if len(found) < 6:
+            raise HandoffFailure(OfferRefusal.FULL, is_refusal=True)
+        return time.monotonic()
+
+    client.gateway.selector.queue.acquire = acquire  # type: ignore[method-assign]
+    client.gateway.handoffs = SimpleNamespace(offer=offer)  # type: ignore[assignment]
+    monkeypatch.setattr("pwgrid.proxy.connect.connect.may_be_served", mock.AsyncMock(return_value=False))
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as sock:
+        mark_served(sock)  # as uvloop does
+        client.transport.get_extra_info = {"sockname": ("10.0.0.5", 8080), "socket": sock}.get
+        await client.made._decide(Request("/", Headers(HANDSHAKE)))
+    assert found == [False] * 6
 
 
 async def test_who_shares_a_browser_is_offered_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,30 @@ def test_a_head_is_read_with_its_target_and_all_its_fields() -> None:
     assert request.headers["user-agent"] == "café"
 
 
+KEYS = ("AAAAAAAAAAAAAAAAAAAAAA==", "BBBBBBBBBBBBBBBBBBBBBB==")
+KEY_LINE = b"Sec-WebSocket-Key: %s\r\n"
+
+
+def test_heads_that_are_the_same_but_for_the_key_have_each_its_own() -> None:
+    for key in (*KEYS, *KEYS):
+        request = parse_head(HEAD % (KEY_LINE % key.encode() + b"Cookie: a=b\r\n"))
+        assert request.headers.get_all("sec-websocket-key") == [key]
+        assert request.headers.get_all("cookie") == ["a=b"]
+        assert len([*request.headers.raw_items()]) == 5
+
+
+def test_of_two_keys_both_are_read() -> None:
+    both = b"".join(KEY_LINE % key.encode() for key in KEYS)
+    for _ in range(2):
+        assert sorted(parse_head(HEAD % both).headers.get_all("sec-websocket-key")) == [*KEYS]
+
+
+def test_a_key_that_goes_on_in_the_next_line_is_no_whole_one() -> None:
+    folded = KEY_LINE % KEYS[0].encode() + b" more\r\n"
+    with pytest.raises(Refusal):
+        parse_head(HEAD % folded)
+
+
 @pytest.mark.parametrize(
     ("head", "sentence"),
     [

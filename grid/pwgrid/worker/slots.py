@@ -99,7 +99,8 @@ class Slots:
             return OfferRefusal.SUSPECT
         if self.is_used_up:
             return OfferRefusal.USED_UP
-        if self.taken >= self.slots:
+        # Not all of these take a slot: to count those who do is for a worker that may be full.
+        if len(self.live) + len(self.held) >= self.slots and self.taken >= self.slots:
             self._has_refused = True
             return OfferRefusal.FULL
         return None

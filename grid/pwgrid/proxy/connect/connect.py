@@ -72,6 +72,7 @@ class ConnectingClient(asyncio.Protocol):
         self._early = b""
         self._passed_on: Mapping[str, object] = {}
         """What a worker gets of this client."""
+        self._has_no_marks = False
         self._own: OwnBrowser | None = None
         """The browser that it asks for itself."""
         self._forwarded: Forwarded | None = None
@@ -182,11 +183,9 @@ class ConnectingClient(asyncio.Protocol):
         gateway.check_pool(wanted.identity, pool)
         if wanted.worker_id is not None:
             await gateway.selector.check_endpoint(wanted.browser_type, wanted.worker_id, wanted.endpoint_path)
-        self._passed_on = (
-            self._passed_on_of(headers)
-            | _told_of(claim)
-            | _spoken(wanted.protocol, wanted.keep_s, is_of_page=wanted.is_of_page)
-        )
+        self._headers, self._wanted = headers, wanted
+        # Redis is asked in the next turn of the loop, so this process has nothing else to do in the one after that.
+        self._loop.call_soon(self._loop.call_soon, self._prepare)
         if self._attempt is not None:
             self._attempt.asks(claim)
         worker_id, served_at = await gateway.place(claim, self, self._attempt)
@@ -196,6 +195,16 @@ class ConnectingClient(asyncio.Protocol):
         if wanted.ignored_options:
             gateway.figures.options_ignored += 1
             log.info("launch_options_ignored", session=claim.session_id, options=",".join(wanted.ignored_options))
+
+    def _prepare(self) -> None:
+        """Makes ready for an offer, unless it is, what does not depend on the worker."""
+        if self._passed_on or self._transport.is_closing():
+            return
+        assert self._claim is not None
+        wanted = self._wanted
+        spoken = _spoken(wanted.protocol, wanted.keep_s, is_of_page=wanted.is_of_page)
+        self._passed_on = self._passed_on_of(self._headers) | _told_of(self._claim) | spoken
+        self._clear_marks()
 
     async def _check_profile(self) -> None:
         """Raises Refusal where the client cannot have the profile that it asks for."""
@@ -207,6 +216,7 @@ class ConnectingClient(asyncio.Protocol):
     async def offer(self, worker_id: str) -> Served:
         claim = self._claim
         assert claim is not None
+        self._prepare()
         since = time.monotonic()
         served_at = await self._offer(worker_id, claim.session_id)
         phases = self._gateway.figures.phases[claim.browser_type, claim.pool]
@@ -352,6 +362,13 @@ class ConnectingClient(asyncio.Protocol):
             passed_on["trace"] = self._attempt.traceparent()
         return passed_on
 
+    def _clear_marks(self) -> None:
+        """Clears them for the next offer, unless they are."""
+        if not self._has_no_marks:
+            self._sock = socket_of(self._transport)
+            clear_marks(self._sock)
+            self._has_no_marks = True
+
     def _may_compress(self) -> bool:
         """Whether the client may use permessage-deflate: as COMPRESSION says; for `auto`, not from this host itself."""
         setting, client = self._gateway.settings.compression, self._arrival.client
@@ -376,8 +393,8 @@ class ConnectingClient(asyncio.Protocol):
             raise ClientGone
         # From here the browser server reads this socket; a byte that the proxy reads would be missing there.
         self._transport.pause_reading()
-        self._sock = socket_of(self._transport)
-        clear_marks(self._sock)
+        self._clear_marks()
+        self._has_no_marks = False
         since, offer = time.monotonic(), self._gateway.offer
         until = since + self._gateway.settings.launch_timeout
         request = {**self._passed_on, "early": self._early.decode("latin-1")}
