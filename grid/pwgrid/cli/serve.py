@@ -41,8 +41,9 @@ def serve(
 
 def _leave_out_what_no_process_uses() -> None:
     """Has imports of these fail. Libraries import them wherever they are installed, and every process of the grid would
-    have them: rich (2 MiB) and greenlet (1 MiB) by structlog, OpenTelemetry's metrics (1 MiB) by redis-py."""
-    left_out = ["rich", "greenlet"]
+    have them: rich (2 MiB) and greenlet (1 MiB) by structlog, OpenTelemetry's metrics (1 MiB) by redis-py, pydantic's
+    version 1 (1 MiB) by FastAPI."""
+    left_out = ["rich", "greenlet", "pydantic.v1"]
     if not any(name.startswith("OTEL_") for name in os.environ):  # what traces may load is not ours to say
         left_out.append("opentelemetry.sdk.metrics")
     sys.modules.update(dict.fromkeys(left_out, cast(Any, None)))
