@@ -26,8 +26,7 @@ def serve(
     **flags: Any,
 ) -> None:
     """Runs the grid in the foreground until SIGTERM or Ctrl-C."""
-    gc.disable()  # until the code is loaded (Master.run), which takes an eighth less time so
-    _leave_out_what_no_process_uses()
+    before_code_is_loaded()
     from pwgrid.cli.start_master import errors_as_json, start_master
     from pwgrid.settings.load import load, log_format_of
     from pwgrid.settings.start_directory import settle
@@ -37,6 +36,12 @@ def serve(
     with errors_as_json() if log_format_of(os.environ, flags) == "json" else contextlib.nullcontext():
         loaded = load(config_file, os.environ, flags, private=private)
         sys.exit(start_master(loaded, ready_fd=ready_fd, lifeline_fd=lifeline_fd, check_only=check_only))
+
+
+def before_code_is_loaded() -> None:
+    """Makes the import of all roles take less time and memory."""
+    gc.disable()  # until it is done (Master.run): an eighth of the time
+    _leave_out_what_no_process_uses()
 
 
 def _leave_out_what_no_process_uses() -> None:
