@@ -22,7 +22,6 @@ _SHARED_PART: Final = re.compile(r"-- \[shared: (\w+)\]\n(.*?)-- \[end: \1\]\n",
 class Script:
     """A script as Redis gets it. `digest` is EVALSHA's argument, `load` the SCRIPT LOAD command in wire format."""
 
-    source: str
     digest: str
     load: bytes
 
@@ -30,9 +29,14 @@ class Script:
 @cache
 def load(name: str) -> Script:
     """Reads lua/`name`.lua, and puts the library before it if its first line says so."""
-    source = assembled(resource_dir("lua"), name)
+    source = source_of(name)
     digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-    return Script(source, digest, packed(("SCRIPT", "LOAD", source)))
+    return Script(digest, packed(("SCRIPT", "LOAD", source)))
+
+
+def source_of(name: str) -> str:
+    """Reads lua/`name`.lua as Redis gets it."""
+    return assembled(resource_dir("lua"), name)
 
 
 def packed(command: tuple[str | bytes | int | float, ...]) -> bytes:
@@ -44,16 +48,20 @@ def packed(command: tuple[str | bytes | int | float, ...]) -> bytes:
 
 def assembled(directory: Path, name: str) -> str:
     """Returns the text of `name`.lua in this directory as Redis gets it, with the library if it needs that."""
+    source = _text(directory, name)
+    return _library(directory) + source if _NEEDS_LIBRARY in source.partition("\n")[0] else source
 
-    def text(name: str) -> str:
-        return (directory / f"{name}.lua").read_text(encoding="utf-8")
 
-    source = text(name)
-    if _NEEDS_LIBRARY not in source.partition("\n")[0]:
-        return source
-    # The functions of several scripts: shared parts of those that stand alone, each once, and lib.lua, which uses them.
-    shared = dict(_SHARED_PART.findall(text("reaper") + text("selector")))
-    return "".join(shared.values()) + text("lib") + source
+@cache
+def _library(directory: Path) -> str:
+    """The functions of several scripts: shared parts of those that stand alone, each once, and lib.lua, which uses
+    them."""
+    shared = dict(_SHARED_PART.findall(_text(directory, "reaper") + _text(directory, "selector")))
+    return "".join(shared.values()) + _text(directory, "lib")
+
+
+def _text(directory: Path, name: str) -> str:
+    return (directory / f"{name}.lua").read_text(encoding="utf-8")
 
 
 def write_probe(prefix: str) -> tuple[str, ...]:
