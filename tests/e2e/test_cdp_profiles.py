@@ -44,13 +44,26 @@ def profiles(tmp_path: Path) -> Path:
     return tmp_path / "profiles"
 
 
-@pytest.fixture
-def grid(profiles: Path) -> Iterator[Grid]:
-    """Afterwards only saved profiles are on disk."""
-    with profiled(profiles) as grid:
+@pytest.fixture(scope="module")
+def shared_profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("shared") / "profiles"
+
+
+@pytest.fixture(scope="module")
+def shared(shared_profiles: Path) -> Iterator[Grid]:
+    with profiled(shared_profiles) as grid:
         yield grid
-        if grid.process.poll() is None:
-            counters_are_exact(grid)
+
+
+@pytest.fixture
+def grid(shared: Grid, shared_profiles: Path) -> Iterator[Grid]:
+    """One for all tests that kill nothing of it. Afterwards it has no session, and the next test finds no profile."""
+    yield shared
+    counters_are_exact(shared)
+    saved = [path for path in shared_profiles.rglob("*") if path.is_file()]
+    assert {path.suffix for path in saved} <= {".tar"}
+    for path in saved:
+        path.unlink()
 
 
 @pytest.fixture
@@ -105,7 +118,7 @@ async def is_over(grid: Grid) -> dict[str, Any]:
 
 
 async def test_cookies_and_local_storage_survive_their_session(
-    playwright: Playwright, grid: Grid, profiles: Path, site: str
+    playwright: Playwright, grid: Grid, shared_profiles: Path, site: str
 ) -> None:
     async with shop(playwright, grid) as (_, page):
         await log_in(page, site)
@@ -117,8 +130,8 @@ async def test_cookies_and_local_storage_survive_their_session(
     async with shop(playwright, grid, "") as (_, page):
         assert await logged_in(page, site) == ["", ""]
     assert (await is_over(grid))["reason"] == "client disconnected"
-    assert profiles.stat().st_mode & 0o777 == 0o700
-    saved = profiles / "-" / "shop-login.tar"
+    assert shared_profiles.stat().st_mode & 0o777 == 0o700
+    saved = shared_profiles / "-" / "shop-login.tar"
     assert saved.stat().st_mode & 0o777 == 0o600
     with tarfile.open(saved) as archive:
         names = archive.getnames()
@@ -176,7 +189,7 @@ async def test_an_agent_logs_in_once(playwright: Playwright, grid: Grid, site: s
 
 @pytest.mark.skipif(abi() == 0, reason="this kernel has no Landlock")
 async def test_a_browser_reaches_no_profile_but_its_own_copy(
-    playwright: Playwright, grid: Grid, profiles: Path, site: str
+    playwright: Playwright, grid: Grid, shared_profiles: Path, site: str
 ) -> None:
     async with shop(playwright, grid, "?profile=mine") as (_, mine):
         await log_in(mine, site)
@@ -185,7 +198,7 @@ async def test_a_browser_reaches_no_profile_but_its_own_copy(
         await mine.goto(f"file://{copy}")
         assert 'addRow("Default"' in await mine.content()
         async with shop(playwright, grid, "?profile=other") as (_, other):
-            for directory in (copy, profiles / "-"):
+            for directory in (copy, shared_profiles / "-"):
                 await other.goto(f"file://{directory}")
                 assert "addRow" not in await other.content()  # Chromium shows what it may not list as empty
             file = next(each for each in Path(copy).rglob("*") if each.is_file())

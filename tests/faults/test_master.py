@@ -138,13 +138,13 @@ async def test_an_upgrade_replaces_everything_and_loses_nothing(playwright: Play
         await eventually_async(lambda: all_are_new(grid, before), "all are new, and the old ones are gone")
 
 
-async def test_an_upgrade_to_code_that_does_not_load_is_refused_and_changes_nothing() -> None:
-    need("chromium")
+def test_an_upgrade_to_code_that_does_not_load_is_refused_and_changes_nothing() -> None:
+    """The fake browser server stands in for Playwright, as wherever no browser does or suffers anything."""
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as broken:
         # Found before the package itself once the check starts: the grid that runs has loaded its own long ago.
         hook = Path(broken) / "sitecustomize.py"
         hook.write_text("")
-        with running_grid("--chromium", "1", environment={**STEADY, "PYTHONPATH": broken}) as grid:
+        with running_grid("--chromium", "1", environment={**STEADY, "PYTHONPATH": broken}, fake=True) as grid:
             before = pids(grid)
             hook.write_text("import sys\nsys.modules['redis'] = None\n")
             done = grid.command("upgrade", "--force")
@@ -179,12 +179,11 @@ async def test_a_reload_scales_recycles_and_replaces_what_has_changed(playwright
             await eventually_async(lambda: all_are_new(grid, old), "all are new, and the old ones are gone")
 
 
-async def test_a_bad_configuration_is_refused_whole_with_all_that_is_wrong() -> None:
-    need("chromium")
+def test_a_bad_configuration_is_refused_whole_with_all_that_is_wrong() -> None:
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as directory:
         file = Path(directory) / "grid.toml"
         file.write_text("[workers]\nchromium_workers = 1\n")
-        with running_grid("--config", str(file), environment=STEADY) as grid:
+        with running_grid("--config", str(file), environment=STEADY, fake=True) as grid:
             before = serving(grid)
             file.write_text("[workers]\nchromium_workers = -2\nmax_concurrent_sessions = 0\n")
             done = grid.command("reload")
@@ -218,16 +217,15 @@ def a_reload_says_whether_the_proxy_knows(grid: Grid, file: Path) -> None:
     assert grid.status()["proxy"]["pid"] == proxy
 
 
-async def test_a_drain_that_the_killed_master_had_only_written_down_is_asked_for_again() -> None:
-    need("chromium")
-    with running_grid("--chromium", "1", environment=STEADY) as grid, comes_out_exact(grid):
+def test_a_drain_that_the_killed_master_had_only_written_down_is_asked_for_again() -> None:
+    with running_grid("--chromium", "1", environment=STEADY, fake=True) as grid, comes_out_exact(grid):
         before = serving(grid)
         grid.kill_master()
         (file,) = grid.runtime.glob("w/*/worker.json")
         file.write_text(json.dumps({**json.loads(file.read_text()), "status": "draining", "reason": "new kernel"}))
         grid.start_again()
-        await eventually_async(lambda: serving(grid).keys().isdisjoint(before.keys() - {"proxy"}), "it is replaced")
-        await eventually_async(lambda: len(grid.status()["workers"]) == 1, "the old one is gone")
+        eventually(lambda: serving(grid).keys().isdisjoint(before.keys() - {"proxy"}), "it is replaced")
+        eventually(lambda: len(grid.status()["workers"]) == 1, "the old one is gone")
         assert "worker_lost" not in grid.output()
 
 
@@ -299,7 +297,6 @@ def is_ready(grid: Grid) -> bool:
 
 
 def test_a_frozen_master_is_noticed_by_its_children_and_all_is_well_once_it_wakes() -> None:
-    """The fake browser server stands in for Playwright."""
     with running_grid("--chromium", "2", environment=FROZEN, fake=True) as grid, comes_out_exact(grid):
         eventually(lambda: is_ready(grid), "it is ready")
         with session(grid.port) as old:

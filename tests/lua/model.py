@@ -5,7 +5,7 @@ from typing import Any
 
 from redis import Redis
 
-from pwgrid.registry.scripts import load
+from pwgrid.registry.scripts import source_of
 
 NOW = 1_700_000_000.0
 KEY_TTL_S = 30
@@ -59,7 +59,7 @@ class LuaGrid:
 
     def eval(self, script: str, keys: list[str], *arguments: Any) -> Any:
         """A script by its file's name."""
-        return self.client.eval(load(script).source, len(keys), *keys, *map(str, arguments))
+        return self.client.eval(source_of(script), len(keys), *keys, *map(str, arguments))
 
     # The scripts
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pwgrid.registry.scripts import load
+from pwgrid.registry.scripts import source_of
 from tests.lua.model import NOW, LuaGrid, Seen, Wish, all_seen, plain_choice, plain_spare
 from tests.support.redis import RedisServer
 
@@ -381,7 +381,7 @@ class IndexInAnyOrder(RuleBasedStateMachine):
 
     def asked_on_a_copy(self, wishes: list[Wish]) -> list[str | None]:
         keys = self.grid.client.keys("*")
-        source = load("selector").source
+        source = source_of("selector")
         with self.grid.client.pipeline(transaction=False) as pipeline:
             for database, wish in enumerate(wishes, start=1):
                 for key in keys:

@@ -7,7 +7,7 @@ import pytest
 from redis import Redis
 
 from pwgrid.common.paths import resource_dir
-from pwgrid.registry.scripts import load
+from pwgrid.registry.scripts import source_of
 from tests.lua.model import NOW, LuaGrid
 from tests.support.redis import RedisServer
 
@@ -369,7 +369,7 @@ def test_a_selection_that_finds_none_leaves_word_that_somebody_waits(grid: LuaGr
 def test_fifty_selections_in_one_pipeline_never_pass_a_limit(grid: LuaGrid) -> None:
     for worker, slots in (("a", 5), ("b", 3), ("c", 9)):
         grid.register(worker, slots=slots)
-    source = load("selector").source
+    source = source_of("selector")
     with grid.client.pipeline(transaction=False) as pipeline:
         for number in range(50):
             pipeline.eval(source, 2, *grid.counters, "chromium", 5, 50, NOW, 30, grid.prefix, f"s{number}", 10)

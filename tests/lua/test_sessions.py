@@ -12,7 +12,7 @@ from pwgrid.common.paths import resource_dir
 from pwgrid.common.reasons import EndReason
 from pwgrid.common.session_lifecycle import LIVE, SessionStatus
 from pwgrid.registry import records
-from pwgrid.registry.scripts import load
+from pwgrid.registry.scripts import source_of
 from tests.lua.model import NOW, LuaGrid
 from tests.support.redis import RedisServer
 
@@ -267,7 +267,7 @@ def test_release_needs_four_arguments(redis: RedisServer) -> None:
     grid = LuaGrid(redis.client())
     grid.register()
     grid.select("s1")
-    source = load("release").source
+    source = source_of("release")
     arguments = ("cluster:active_connections", "s1", "ended", "ended by operator", int(NOW))
     assert grid.client.eval(source, 1, *arguments) == 1
     assert grid.client.eval(source, 1, *arguments) == 0

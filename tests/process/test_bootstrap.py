@@ -141,25 +141,21 @@ def installed(set_up_once: tuple[Path, Path]) -> Checkout:
     return checkout
 
 
-def test_the_lock_is_installed_then_the_project_and_a_second_run_does_nothing(
-    checkout: Checkout, tmp_path: Path
-) -> None:
-    done = checkout.set_up()
-    assert done.returncode == 0, done.stdout
-    assert checkout.has("small")
-    assert checkout.version("playwright") == "1.65.0"
-    assert not checkout.has("for_tests")
-    assert os.listdir(tmp_path / "tmp") == []
+def test_the_lock_is_installed_then_the_project_and_a_second_run_does_nothing(installed: Checkout) -> None:
+    assert installed.has("small")
+    assert installed.version("playwright") == "1.65.0"
+    assert not installed.has("for_tests")
+    assert os.listdir(installed.environ["TMPDIR"]) == []
 
-    again = checkout.set_up()
+    again = installed.set_up()
     assert (again.returncode, again.stdout) == (0, "")
 
     # What the tests need comes on top, and then there is nothing left to do for either.
-    more = checkout.set_up("--dev")
+    more = installed.set_up("--dev")
     assert "with the tools for its tests" in more.stdout
     assert "making" not in more.stdout
-    assert checkout.has("for_tests")
-    assert checkout.set_up("--dev").stdout == checkout.set_up().stdout == ""
+    assert installed.has("for_tests")
+    assert installed.set_up("--dev").stdout == installed.set_up().stdout == ""
 
 
 def test_a_package_that_is_not_what_the_lock_says_is_refused(installed: Checkout) -> None:

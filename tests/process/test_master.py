@@ -345,6 +345,17 @@ def test_the_embedded_redis_is_restarted_and_outlives_all_others() -> None:
         assert ends == ["worker", "worker", "proxy", "redis"]
 
 
+def test_the_embedded_redis_ends_by_a_command_since_it_hears_a_signal_up_to_a_second_later() -> None:
+    with MasterGrid(redis=str(find_redis_server())) as grid:
+        grid.expect("ready")
+        (output,) = grid.base.rglob("redis/output.log")
+        with output.open() as said:  # the file is gone once the grid has ended
+            grid.end()
+            words = said.read()
+    assert "User requested shutdown" in words
+    assert "SIGTERM" not in words
+
+
 def test_a_redis_that_cannot_start_is_named_in_the_status() -> None:
     with MasterGrid(redis="/nonexistent/redis-server") as grid:
         while not (problem := grid.status()["redis"].get("error")):

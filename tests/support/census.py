@@ -19,6 +19,8 @@ Census = dict[str, str]
 
 SETTLE_S = 30.0
 BETWEEN_S = 0.2
+_TIME_WAIT, _LISTEN = "06", "0A"
+"""States in /proc/net/tcp (include/net/tcp_states.h)."""
 LOOKS = 5
 """So often in a row a census is the same at rest: on a busy machine what a browser that has ended leaves open in Node
 goes late."""
@@ -169,9 +171,10 @@ def _kind(command: str) -> str:
 
 
 def _connections(port: int) -> int:
-    """TCP connections on the port that are neither listening nor in TIME_WAIT."""
-    over = (psutil.CONN_LISTEN, psutil.CONN_TIME_WAIT)
-    return sum(each.laddr.port == port and each.status not in over for each in psutil.net_connections("tcp4"))
+    """TCP connections on the port that are neither listening nor in TIME_WAIT. psutil would look through the
+    descriptors of all processes for whose they are."""
+    _, *rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines())
+    return sum(row[1].endswith(f":{port:04X}") and row[3] not in (_TIME_WAIT, _LISTEN) for row in rows)
 
 
 def _temporary(grid: Grid) -> Iterator[str]:

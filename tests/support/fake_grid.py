@@ -15,8 +15,7 @@ from typing import Any
 from unittest import mock
 
 from pwgrid.__main__ import main
-from pwgrid.cli import run
-from pwgrid.worker.browser import launch
+from pwgrid.cli.serve import before_code_is_loaded
 
 FAKE_LAUNCHER = Path(__file__).with_name("fake_launcher.cjs")
 PROGRAM = (sys.executable, "-m", "tests.support.fake_grid")
@@ -25,6 +24,8 @@ PROGRAM = (sys.executable, "-m", "tests.support.fake_grid")
 @contextlib.contextmanager
 def launching(script: Path) -> Iterator[None]:
     """Browser servers that are started in this block are `script`, which gets the variables that it is told by."""
+    from pwgrid.worker.browser import launch
+
     needed = re.compile(rf"FAKE_\w+|{launch._NEEDED.pattern}")
     with mock.patch.object(launch, "LAUNCHER", script), mock.patch.object(launch, "_NEEDED", needed):
         yield
@@ -59,8 +60,11 @@ def roles_noting_modules(directory: Path) -> Iterator[None]:
 
 if __name__ == "__main__":
     with contextlib.ExitStack() as fakes:
-        fakes.enter_context(launching(Path(os.environ.get("FAKE_LAUNCHER", FAKE_LAUNCHER))))
-        fakes.enter_context(mock.patch.object(run, "PROGRAM", PROGRAM))
+        if sys.argv[1] == "run":
+            fakes.enter_context(mock.patch("pwgrid.cli.run.PROGRAM", PROGRAM))
+        else:
+            before_code_is_loaded()  # as `pwgrid serve` has it, so that a fake grid is as cheap and as small
+            fakes.enter_context(launching(Path(os.environ.get("FAKE_LAUNCHER", FAKE_LAUNCHER))))
         if "FAKE_LOADED" in os.environ:
             fakes.enter_context(roles_noting_modules(Path(os.environ["FAKE_LOADED"])))
         main()

@@ -4,6 +4,8 @@ import asyncio
 import itertools
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -299,6 +301,16 @@ async def test_a_webdriver_client_is_told_in_the_form_of_its_protocol(path: str)
     status, said = await get(create_app(Grid(), Access()), path, method="POST")  # type: ignore[arg-type]
     assert (status, said["value"]["error"]) == (400, "session not created")
     assert "speaks no WebDriver" in said["value"]["message"] == said["error"]
+
+
+def test_a_proxy_starts_without_the_models_that_only_the_api_s_description_is_made_of() -> None:
+    built = "OpenAPI.__pydantic_complete__, Problem.__pydantic_complete__"
+    models = "from fastapi.openapi.models import OpenAPI; from pwgrid.proxy.api.models import Problem"
+    imports = f"import pwgrid.proxy.api.app; {models}"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{imports}; print({built})"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False True\n"
 
 
 async def test_the_api_describes_itself() -> None:

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from pwgrid.cli.main import main
 from pwgrid.common.errors import ConfigError
 from pwgrid.settings import load as config
+from pwgrid.settings.attribute_docstrings import attribute_docstrings
 from pwgrid.settings.environment_variables import NO_SETTINGS, find_strays
 from pwgrid.settings.generate_grid_toml import grid_toml
 from pwgrid.settings.load import load
@@ -40,6 +41,13 @@ def test_every_number_has_bounds_and_every_setting_a_line_of_meaning() -> None:
         assert (setting.bounds is not None) == (setting.kind in (int, float))
         assert re.fullmatch(r"[^\n]{5,110}\.", setting.meaning)
         assert setting.kind is not float or setting.unit == "seconds"
+
+
+def test_a_command_reads_what_settings_mean_only_for_its_help() -> None:
+    attribute_docstrings.cache_clear()
+    assert CliRunner().invoke(main, ["config", "check"]).exit_code == 0
+    assert attribute_docstrings.cache_info().currsize == 0
+    assert "Address to listen on. [127.0.0.1]" in CliRunner().invoke(main, ["config", "check", "--help"]).output
 
 
 def test_sections_are_all_used_and_each_in_one_piece() -> None:

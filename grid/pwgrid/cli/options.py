@@ -1,13 +1,19 @@
 """Options that several commands share: the settings as flags, which grid is meant, --json."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from pwgrid.cli import ask_grid, output
 from pwgrid.common.errors import GridError
+
+if TYPE_CHECKING:
+    from pwgrid.settings.model import Setting
 
 PRIVATE = {"redis_url": "", "redis_host": "", "tls_cert": "", "tls_key": "", "tls_ca": ""}
 """Flags for a grid of one command, whatever a file says: its Redis is its own, and its clients are on this host."""
@@ -82,6 +88,23 @@ def completing(what: str) -> Any:
     return complete
 
 
+class _Flag(click.Option):
+    """The flag of a setting. Only who asks for help waits until the model's source is read for what it means."""
+
+    def __init__(self, *arguments: Any, describe: Callable[[], str], **others: Any) -> None:
+        self._describe = describe
+        super().__init__(*arguments, **others)
+
+    @property
+    def help(self) -> str:
+        """What --help and completion show."""
+        return self._describe()
+
+    @help.setter
+    def help(self, _none: str | None) -> None:
+        """Click sets what it was given, which is nothing."""
+
+
 class Configured(click.Command):
     """A command that takes a configuration: --config and the flags. The model is loaded for these commands alone.
 
@@ -107,17 +130,21 @@ class Configured(click.Command):
         for each in map(SETTINGS.__getitem__, FLAGS):
             default = self._defaults.get(each.name) or (bare(each.default) if each.default else "")
             options.append(
-                click.Option(
+                _Flag(
                     [each.flag, each.name],
                     type=each.kind if each.kind in (bool, int) else str,
                     is_flag=each.kind is bool,
                     default=None,
                     metavar={int: "N", float: each.unit.upper()}.get(each.kind),
-                    help=each.described() + (f" [{default}]" if default else ""),
+                    describe=partial(_described, each, default),
                     hidden=each.name not in self._shown,
                 )
             )
         return options
+
+
+def _described(setting: Setting, default: str) -> str:
+    return setting.described() + (f" [{default}]" if default else "")
 
 
 def as_arguments(given: Mapping[str, Any]) -> list[str]:

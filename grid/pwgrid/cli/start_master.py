@@ -1,6 +1,7 @@
 """Puts the parts of a grid together and becomes its master. The only module that imports every role."""
 
 import contextlib
+import gc
 import logging as std_logging
 import os
 import socket
@@ -72,6 +73,7 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
         if not settings.redis_url:
             embedded_redis.find_redis_server()  # else the new code would find out when the old one has gone
         say("the code and the configuration load")
+        gc.freeze()  # no search for garbage in all that was loaded, at the end of a process that has done nothing else
         return 0
     with contextlib.ExitStack() as held:
         listeners = _inherited(loaded, kept, held)

@@ -24,7 +24,6 @@ _FUNCTION: Final = re.compile(r"^local function (\w+)\(.*?^end\n", re.DOTALL | r
 class Script:
     """A script as Redis gets it. `digest` is EVALSHA's argument, `load` the SCRIPT LOAD command in wire format."""
 
-    source: str
     digest: str
     load: bytes
 
@@ -32,9 +31,14 @@ class Script:
 @cache
 def load(name: str) -> Script:
     """Reads lua/`name`.lua, and adds the library if its first line says so."""
-    source = assembled(resource_dir("lua"), name)
+    source = source_of(name)
     digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-    return Script(source, digest, packed(("SCRIPT", "LOAD", source)))
+    return Script(digest, packed(("SCRIPT", "LOAD", source)))
+
+
+def source_of(name: str) -> str:
+    """Reads lua/`name`.lua as Redis gets it."""
+    return assembled(resource_dir("lua"), name)
 
 
 def packed(command: tuple[str | bytes | int | float, ...]) -> bytes:
@@ -47,20 +51,27 @@ def packed(command: tuple[str | bytes | int | float, ...]) -> bytes:
 def assembled(directory: Path, name: str) -> str:
     """Returns the text of `name`.lua in this directory as Redis gets it, with the library if it needs that: where it
     says so, else before it."""
-
-    def text(name: str) -> str:
-        return (directory / f"{name}.lua").read_text(encoding="utf-8")
-
-    source = text(name)
+    source = _text(directory, name)
     if _NEEDS_LIBRARY not in source.partition("\n")[0]:
         return source
-    # The functions of several scripts: shared parts of those that stand alone, each once, and lib.lua, which uses them.
-    shared: dict[str, str] = dict(_SHARED_PART.findall(text("reaper") + text("selector")))
+    always, library = _library(directory)
     before, here, behind = source.partition(_LIBRARY_HERE)
     if not here:
         before, behind = "", source
+    return always + before + _used(library, behind) + behind
+
+
+@cache
+def _library(directory: Path) -> tuple[str, str]:
+    """What each script has that needs the library, and the functions of several scripts: shared parts of those that
+    stand alone, each once, and lib.lua, which uses them."""
+    shared: dict[str, str] = dict(_SHARED_PART.findall(_text(directory, "reaper") + _text(directory, "selector")))
     always = shared.pop("both")
-    return always + before + _used("".join(shared.values()) + text("lib"), behind) + behind
+    return always, "".join(shared.values()) + _text(directory, "lib")
+
+
+def _text(directory: Path, name: str) -> str:
+    return (directory / f"{name}.lua").read_text(encoding="utf-8")
 
 
 def _used(library: str, by: str) -> str:

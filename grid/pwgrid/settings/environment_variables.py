@@ -47,11 +47,13 @@ def find_strays(variables: Iterable[str]) -> Iterator[Violation]:
     known = [variable for setting in SETTINGS.values() for variable in setting.environments]
     for name in sorted(set(variables).difference(known, NO_SETTINGS)):
         is_ours = name.upper().startswith(PREFIX)
+        if not is_ours and len(name) < _SHORTEST:
+            continue
         meant = LIKE_FLAGS.get(name.lower()[len(PREFIX) :]) if is_ours else None
         hint = (
             f"; did you mean {PREFIX}{meant.upper()}?"
             if meant
             else did_you_mean(name.upper(), known, cutoff=0.75 if is_ours else _CUTOFF)
         )
-        if is_ours or (hint and len(name) >= _SHORTEST):
+        if is_ours or hint:
             yield Violation(name if name.isprintable() else repr(name), "", f"is no setting{hint}", "environment")

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from pwgrid.settings.attribute_docstrings import attribute_docstrings
 from pwgrid.settings.model import RELATIONS, SECTIONS, SETTINGS, literal
 from pwgrid.settings.pools import PoolTable
 
@@ -60,9 +61,9 @@ def grid_toml() -> str:
                 named = f" Environment: {each.environment}." if each.environment != each.name.upper() else ""
                 parts.append(f"\n# {each.described()}{named}\n#{each.name} = {literal(each.default)}\n")
     parts.append(_POOLS_HEAD)
-    for name, info in PoolTable.model_fields.items():
+    for name, meaning in attribute_docstrings(PoolTable).items():
         hash_ = "# " if name == "channel" else ""  # a pool has an executable or a channel, not both
-        parts.append(f"#  {hash_}{name} = {literal(_EXAMPLE[name])}  # {info.description}\n")
+        parts.append(f"#  {hash_}{name} = {literal(_EXAMPLE[name])}  # {meaning}\n")
     return "".join(parts)
 
 

@@ -25,6 +25,7 @@ from pwgrid.common.redis_url import HASH_TAG, is_cluster
 from pwgrid.common.types import BROWSER_TYPES, BrowserType, Isolation
 from pwgrid.settings import value_types
 from pwgrid.settings.allowed_browser_args import ALLOWED_BROWSER_ARGS
+from pwgrid.settings.attribute_docstrings import attribute_docstrings
 from pwgrid.settings.own_playwright import own_minor
 from pwgrid.settings.pools import PoolSettings, PoolTable
 
@@ -111,7 +112,6 @@ class Settings(BaseModel, frozen=True):
     """Every setting of a grid, made by `pwgrid.settings.load` from file, environment and flags."""
 
     model_config = ConfigDict(
-        use_attribute_docstrings=True,
         extra="forbid",
         allow_inf_nan=False,
         hide_input_in_errors=True,
@@ -603,7 +603,6 @@ class Setting:
         self.name = name
         self.default = info.default
         self.kind = type(info.default)
-        self.meaning = info.description or ""
         self.section: str = extra["section"]
         self.concerns: tuple[Part, ...] = tuple(extra["concerns"])
         documented = _VARIABLES.get(name, name)
@@ -616,6 +615,11 @@ class Setting:
         self.choices: tuple[str, ...] = get_args(info.annotation) if self.kind is str else ()
         if issubclass(self.kind, StrEnum):
             self.choices = tuple(each.value for each in self.kind)
+
+    @property
+    def meaning(self) -> str:
+        """The sentence below it in the model."""
+        return attribute_docstrings(Settings)[self.name]
 
     def described(self) -> str:
         """Its meaning with unit and bounds, or with its choices."""

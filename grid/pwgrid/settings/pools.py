@@ -81,9 +81,7 @@ class ProxyServer(BaseModel, frozen=True):
 class PoolTable(BaseModel, frozen=True):
     """One `[[pools]]` table as it is written. None: the table does not have the key, and the global setting counts."""
 
-    model_config = ConfigDict(
-        extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
 
     name: Annotated[str, value_types.like(NAME.pattern, NAME_RULE)]
     """Name of the pool: 1 to 63 lower case letters, digits, - and _."""
