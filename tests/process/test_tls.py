@@ -467,6 +467,8 @@ def test_the_command_line_asks_other_hosts_over_tls(redis: RedisServer, tmp_path
         assert ask_host(here, to_second, {"token": "of-nobody"})["isHere"] is False
         with pytest.raises(Refused, match="no host asks another one for 'status'"):
             ask_master_of(here, to_second, "status", {})
+        with pytest.raises(Refused, match="there is no pool 'unknown'"):  # its master says so
+            ask_master_of(here, to_second, "scale", {"unknown": 1})
         with pytest.raises(GridError, match=rf"host {first.name} does not answer: .*certificate verify failed"):
             ask_host(there, to_first, {"token": "of-nobody"})  # which trusts others
 
