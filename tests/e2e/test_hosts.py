@@ -9,7 +9,7 @@ from playwright.async_api import Playwright, expect
 
 from tests.conftest import counters_are_exact, need
 from tests.e2e.test_dashboard import IS_COLOURED
-from tests.support.grid import WITHOUT_SPARES, eventually_async, running_grid
+from tests.support.grid import WITHOUT_SPARES, eventually, eventually_async, running_grid
 from tests.support.hosts import TIMES, Host, know_each_other
 from tests.support.redis import RedisServer
 
@@ -17,7 +17,7 @@ MEBIBYTE = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def hosts() -> Iterator[tuple[Host, Host]]:
+def own_hosts() -> Iterator[tuple[Host, Host]]:
     """Each has one slot."""
     need("chromium")
     server = RedisServer()
@@ -33,6 +33,14 @@ def hosts() -> Iterator[tuple[Host, Host]]:
         know_each_other(*both)
         yield both
         counters_are_exact(both[0].grid)
+
+
+@pytest.fixture
+def hosts(own_hosts: tuple[Host, Host]) -> tuple[Host, Host]:
+    """Both, with nothing taken: a slot comes free a moment after its client has gone, and until then the next client of
+    the first host gets the second one's."""
+    eventually(lambda: own_hosts[0].grid.active() == 0, "nothing is taken")
+    return own_hosts
 
 
 async def test_a_client_of_one_host_drives_a_browser_of_another(
@@ -111,4 +119,3 @@ async def test_the_page_of_one_host_shows_and_steers_all_and_a_session_of_anothe
     await eventually_async(lambda: not other.is_connected(), "its client hears that it is over")
     assert said == []
     await looks.close()
-    await eventually_async(lambda: first.grid.active() == 0, "both slots are free")

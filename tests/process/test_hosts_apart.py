@@ -4,9 +4,12 @@ import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
 
 import pytest
 
+from pwgrid.proxy.hosts.host_table import UNREACHABLE_S
 from tests.conftest import counters_are_exact
 from tests.support import raw
 from tests.support.grid import eventually
@@ -133,6 +136,35 @@ def test_clients_get_others_than_a_host_that_theirs_cannot_reach_and_none_is_los
         assert first.ask("POST", "/session/return", returned).body["returned"] is True
         know_each_other(*apart.hosts)
     apart.are_exact()
+
+
+def test_a_host_that_cannot_be_reached_is_left_alone_for_a_while_and_gets_clients_again_afterwards(
+    apart: Apart,
+) -> None:
+    first, second, third = apart.hosts
+    before, served = len(times_of(first, "host_unreachable")), len(times_of(second, "session_started"))
+    with contextlib.ExitStack() as clients:
+        with apart.networks.apart("first", "second"):
+            waiting = clients.enter_context(first.waiting(SECOND))
+            eventually(lambda: len(times_of(first, "host_unreachable")) > before, "it was tried")
+            clients.enter_context(full(first))
+            for _ in range(SLOTS):
+                clients.enter_context(first.session(BOTH))
+            eventually(
+                lambda: hosts_of_sessions(third).count(third.name) == SLOTS, "they are at the third host at once"
+            )
+        assert waiting.recv(4096).startswith(b"HTTP/1.1 101 ")
+        eventually(lambda: len(times_of(second, "session_started")) > served, "it gets clients again")
+        tried, served_at = times_of(first, "host_unreachable")[before:], times_of(second, "session_started")[-1]
+        # However slow this machine is, and although the cable is back: nobody was offered to it meanwhile.
+        assert all(later - earlier > UNREACHABLE_S for earlier, later in pairwise([*tried, served_at]))
+    apart.are_exact()
+
+
+def times_of(host: Host, event: str) -> list[float]:
+    """When the log of a host says so, in seconds."""
+    lines = [line.split() for line in host.grid.output().splitlines()]
+    return [datetime.fromisoformat(words[0]).timestamp() for words in lines if event in words[1:5]]
 
 
 def state(host: Host, other: Host) -> str:

@@ -22,6 +22,7 @@ from tests.support import raw
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually, running_grid
 from tests.support.hosts import SLOTS, TIMES, Host, drain, host, hosts_of_sessions, know_each_other
 from tests.support.redis import RedisServer
+from tests.support.shown_by_hand import packet, read_packet, shown_by_hand
 from tests.support.terminal import on_terminal
 
 BOTH, SECOND = "both-chromium-uat", "second-chromium-y"
@@ -182,27 +183,6 @@ def test_top_shows_all_hosts_and_a_key_drains_a_worker_of_another_one(hosts: tup
 
 
 # Live view
-
-
-@contextlib.contextmanager
-def shown_by_hand(host: Host, worker_id: str) -> Iterator[socket.socket]:
-    """Listens in place of the browser server of a worker, which shows its sessions there."""
-    path = host.grid.runtime / "w" / worker_id / "live.sock"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
-        listener.settimeout(raw.STALL_S)
-        yield listener
-    path.unlink()
-
-
-def packet(content: bytes, kind: int = 0) -> bytes:
-    return len(content).to_bytes(4, "big") + bytes([kind]) + content
-
-
-def read_packet(sock: socket.socket) -> Any:
-    header = sock.recv(5, socket.MSG_WAITALL)
-    return json.loads(sock.recv(int.from_bytes(header[:4], "big"), socket.MSG_WAITALL))
 
 
 def test_a_session_of_another_host_is_shown_by_any(hosts: tuple[Host, Host]) -> None:

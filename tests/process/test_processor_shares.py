@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -46,6 +47,13 @@ def connected(browser: Browser) -> tuple[Page, int]:
     return browser.new_page(), next(each["id"] for each in found if each["type"] == "browser")
 
 
+def lowered(grid: Grid) -> float:
+    """How many browsers have a lower priority, by the metrics."""
+    counts = re.findall(r"^pwgrid_browsers_lowered\{.*\} (\S+)$", grid.get("/metrics")[2].decode(), re.MULTILINE)
+    assert counts
+    return sum(map(float, counts))
+
+
 def nices(*pids: int) -> set[int]:
     """Of all threads of these processes and of those below them."""
     found = set()
@@ -68,6 +76,7 @@ def test_who_takes_more_than_its_share_gets_a_lower_priority_while_it_does_and_n
         hostile.evaluate(BURN)
         mine.evaluate(COMPUTE)
         eventually(lambda: min(nices(of_hostile)) >= USUAL + 5, "all threads of the hostile one have a lower priority")
+        eventually(lambda: lowered(grid) == 1, "the metrics count it")
         clients[0].new_context().new_page()
         eventually(lambda: min(nices(of_hostile)) >= USUAL + 5, "what it starts later has it, too")
 
@@ -83,6 +92,7 @@ def test_who_takes_more_than_its_share_gets_a_lower_priority_while_it_does_and_n
         if may_restore_nice():
             hostile.evaluate(REST)
             eventually(lambda: nices(of_hostile) == {USUAL}, "it has its own priority back")
+            eventually(lambda: lowered(grid) == 0, "nobody has a lower one any more")
         for client in clients:
             client.close()
 

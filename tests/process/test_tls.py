@@ -17,24 +17,25 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
 import pytest
-from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from pwgrid.cli.ask_grid import find_grid
-from pwgrid.cli.ask_hosts import ask_host, other_hosts
+from pwgrid.cli.ask_hosts import ask_host, ask_master_of, other_hosts
 from pwgrid.cli.install import supervisord
+from pwgrid.common.errors import GridError, Refused
 from tests.support import raw, tls
 from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, running_grid, wait_for_end
+from tests.support.hosts import Host, host, hosts_of_sessions, know_each_other
 from tests.support.https_server import CERTIFICATES
 from tests.support.leases import CHROMIUM
 from tests.support.raw import GOODBYE, frame, goes_on, head
 from tests.support.redis import RedisServer
+from tests.support.shown_by_hand import packet, read_packet, shown_by_hand
 from tests.support.tls import session
 
 LOST_S: Final = 2.0
@@ -396,50 +397,12 @@ def test_a_stop_lets_sessions_go_on_as_without_tls() -> None:
 # Several hosts
 
 
-@dataclass
-class Host:
-    """One of the grids that name the same Redis."""
-
-    grid: Grid
-    address: str
-    authority: Path
-
-    @property
-    def name(self) -> str:
-        return f"{self.address}:{self.grid.port}"
-
-    def connection(self) -> ssl.SSLSocket:
-        return tls.connect(self.grid.port, context=tls.trusting(self.authority), name=self.address)
-
-    def session(self) -> ssl.SSLSocket:
-        return tls.begun(self.connection())
-
-    def ask(self, method: str, path: str) -> Any:
-        trusted = tls.trusting(self.authority)
-        asks = http.client.HTTPSConnection(self.address, self.grid.port, timeout=raw.STALL_S, context=trusted)
-        with contextlib.closing(asks):
-            asks.request(method, path)
-            return json.loads(asks.getresponse().read() or b"null")
-
-    def live(self) -> dict[str, str]:
-        """The live sessions of all hosts: their ids, and where they are."""
-        return {each["id"]: each["host"] for each in self.ask("GET", "/v1/sessions?status=running")["sessions"]}
-
-
 @contextlib.contextmanager
-def host(redis: RedisServer, address: str, pair: Path, authority: Path) -> Iterator[Host]:
-    environment = {
-        **WITHOUT_SPARES,
-        "REDIS_URL": redis.url,
-        "PWGRID_HOST": address,
-        "ADVERTISED_HOST": address,
-        "MAX_CONCURRENT_SESSIONS": "1",
-        "PWGRID_TLS_CERT": str(pair),
-        "PWGRID_TLS_KEY": str(pair),
-        "PWGRID_TLS_CA": str(authority),
-    }
-    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
-        yield Host(grid, address, pair)
+def tls_host(redis: RedisServer, address: str, pair: Path, authority: Path) -> Iterator[Host]:
+    """A host with one slot. Its clients trust its certificate, and itself those that this authority has signed."""
+    files = {"PWGRID_TLS_CERT": str(pair), "PWGRID_TLS_KEY": str(pair), "PWGRID_TLS_CA": str(authority)}
+    with host(redis.url, address, f"{CHROMIUM}=1", MAX_CONCURRENT_SESSIONS="1", **files) as grid:
+        yield Host(grid, address, trusted=tls.trusting(pair))
 
 
 @pytest.fixture
@@ -449,24 +412,15 @@ def redis() -> Iterator[RedisServer]:
     server.close()
 
 
-def know_each_other(*hosts: Host) -> None:
-    def known(host: Host) -> set[str]:
-        return {found["name"] for found in host.ask("GET", "/v1/hosts")["hosts"]}
-
-    names = {each.name for each in hosts}
-    eventually(lambda: all(known(each) == names for each in hosts), "all know all hosts")
-
-
 def test_hosts_reach_each_other_over_tls(redis: RedisServer, tmp_path: Path) -> None:
     pair = tls.own_pair(tmp_path, "IP:127.0.0.1,IP:127.0.0.2")
     with (
-        host(redis, "127.0.0.1", pair, pair) as first,
-        host(redis, "127.0.0.2", pair, pair) as second,
+        tls_host(redis, "127.0.0.1", pair, pair) as first,
+        tls_host(redis, "127.0.0.2", pair, pair) as second,
     ):
         know_each_other(first, second)
         with first.session() as own, first.session() as forwarded:
-            live = eventually(lambda: len(found := first.live()) == 2 and found, "both are on record")
-            assert sorted(live.values()) == [first.name, second.name]
+            eventually(lambda: hosts_of_sessions(first) == [first.name, second.name], "both are on record")
             content = os.urandom(MIB)
             forwarded.sendall(frame(content))
             assert read_exactly(forwarded, 10) == b"\x82\x7f" + MIB.to_bytes(8)
@@ -475,37 +429,63 @@ def test_hosts_reach_each_other_over_tls(redis: RedisServer, tmp_path: Path) -> 
             assert goes_on(forwarded)
             assert first.grid.command("upgrade", "--force").returncode == 0  # which replaces the way out, too
             assert goes_on(forwarded)
-            there = next(name for name, where in live.items() if where == second.name)
-            with pytest.raises(InvalidStatus) as not_shown:  # the other host's worker says so: a fake shows nothing
-                connect(f"wss://{first.name}/v1/live/{there}", ssl=tls.trusting(pair)).close()
-            assert b"the worker of this session cannot show it now" in (not_shown.value.response.body or b"")
-            grid = find_grid(first.grid.port, str(first.grid.runtime.parent))
-            (other,) = other_hosts(grid, first.name)
-            assert ask_host(grid, other, {"token": "of-nobody"})["isHere"] is False
-            first.ask("DELETE", f"/v1/sessions/{there}")  # a question to the other host
+            (there,) = [each for each in first.live() if each["host"] == second.name]
+            is_shown(first, second, there)
+            first.ask("DELETE", f"/v1/sessions/{there['id']}")  # a question to the other host
             assert raw.read_all(forwarded).startswith(b"\x88")
             forwarded.close()
-            eventually(lambda: len(first.live()) == 1, "it has ended")
+            eventually(lambda: hosts_of_sessions(first) == [first.name], "it has ended")
             with first.session() as again:  # by the new way out
                 assert goes_on(again)
                 again.sendall(GOODBYE)
             assert goes_on(own)
 
 
+def is_shown(host: Host, other: Host, session: dict[str, Any]) -> None:
+    """A host shows a session of another one."""
+    image = os.urandom(MIB)
+    with shown_by_hand(other, session["workerId"]) as listener:
+        url = f"{host.grid.endpoint}/v1/live/{session['id']}"
+        with connect(url, ssl=host.trusted, max_size=None) as page, listener.accept()[0] as shows:
+            shows.settimeout(raw.STALL_S)
+            assert read_packet(shows) == {"session": session["id"], "operator": True}
+            shows.sendall(packet(image, 1))
+            assert page.recv(timeout=raw.STALL_S) == image
+            page.send('{"ack":true}')
+            assert read_packet(shows) == {"ack": True}
+
+
+def test_the_command_line_asks_other_hosts_over_tls(redis: RedisServer, tmp_path: Path) -> None:
+    pair = tls.own_pair(tmp_path, "IP:127.0.0.1,IP:127.0.0.2")
+    with (
+        tls_host(redis, "127.0.0.1", pair, pair) as first,
+        tls_host(redis, "127.0.0.2", pair, tls.AUTHORITY) as second,
+    ):
+        know_each_other(first, second)
+        here, there = (find_grid(each.grid.port, str(each.grid.runtime.parent)) for each in (first, second))
+        ((to_second,), (to_first,)) = other_hosts(here, first.name), other_hosts(there, second.name)
+        assert ask_host(here, to_second, {"token": "of-nobody"})["isHere"] is False
+        with pytest.raises(Refused, match="no host asks another one for 'status'"):
+            ask_master_of(here, to_second, "status", {})
+        with pytest.raises(Refused, match="there is no pool 'unknown'"):  # its master says so
+            ask_master_of(here, to_second, "scale", {"unknown": 1})
+        with pytest.raises(GridError, match=rf"host {first.name} does not answer: .*certificate verify failed"):
+            ask_host(there, to_first, {"token": "of-nobody"})  # which trusts others
+
+
 def test_a_host_whose_certificate_is_not_trusted_gets_no_client(redis: RedisServer, tmp_path: Path) -> None:
     pair = tls.own_pair(tmp_path, "IP:127.0.0.1,IP:127.0.0.2")
     with (
-        host(redis, "127.0.0.1", pair, tls.AUTHORITY) as first,
-        host(redis, "127.0.0.2", pair, pair) as second,
+        tls_host(redis, "127.0.0.1", pair, tls.AUTHORITY) as first,
+        tls_host(redis, "127.0.0.2", pair, pair) as second,
     ):
         know_each_other(first, second)
-        with first.session(), first.connection() as waits:
-            waits.sendall(head())
+        with first.session(), first.waiting("/"):
             eventually(
                 lambda: "its certificate is not trusted (TLS_CA): self-signed certificate" in first.grid.output(),
                 "the log says why",
             )
-            eventually(lambda: list(first.live().values()) == [first.name], "only its own worker has one")
+            eventually(lambda: hosts_of_sessions(first) == [first.name], "only its own worker has one")
 
 
 # What is wrong at the start

@@ -4,13 +4,14 @@ and operators would who are there."""
 import contextlib
 import re
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from tests.support import raw
+from tests.support import raw, tls
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually, running_grid
 from tests.support.leases import Answer, request
 from tests.support.networks import Networks
@@ -31,43 +32,48 @@ TIMES = {
 
 @dataclass
 class Host:
-    """One of the grids. `address` is where it listens; `inside` brings the caller into its network."""
+    """One of the grids. `address` is where it listens; `inside` brings the caller into its network; `trusted` checks
+    its certificate, if it has one."""
 
     grid: Grid
     address: str
     inside: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    trusted: ssl.SSLContext | None = None
 
     @property
     def name(self) -> str:
         return f"{self.address}:{self.grid.port}"
 
-    def session(self, target: str = "/") -> socket.socket:
-        """A session of a client that came to this host."""
+    def connection(self) -> socket.socket:
+        """That of a client that came to this host."""
         with self.inside():
-            sock = raw.upgrade((self.address, self.grid.port), raw.head(target=target))
+            if self.trusted is not None:
+                return tls.connect(self.grid.port, context=self.trusted, name=self.address)
+            return socket.create_connection((self.address, self.grid.port), raw.STALL_S)
+
+    def session(self, target: str = "/") -> socket.socket:
+        """A session of such a client."""
+        sock = raw.upgraded(self.connection(), raw.head(target=target))
         assert raw.goes_on(sock)
         return sock
 
     @contextlib.contextmanager
     def waiting(self, target: str) -> Iterator[socket.socket]:
         """A client that has no answer yet."""
-        with self.inside():
-            connected = socket.create_connection((self.address, self.grid.port))
-        with connected as sock:
-            sock.settimeout(raw.STALL_S)
+        with self.connection() as sock:
             sock.sendall(raw.head(target=target))
             yield sock
 
     def refused(self, target: str = "/") -> tuple[int, str]:
-        with self.inside(), pytest.raises(OSError, match="no upgrade") as caught:
-            raw.upgrade((self.address, self.grid.port), raw.head(target=target)).close()
+        with pytest.raises(OSError, match="no upgrade") as caught:
+            raw.upgraded(self.connection(), raw.head(target=target)).close()
         found = re.search(r"HTTP/1.1 (\d+).*?(\{.*)", str(caught.value), re.DOTALL)
         assert found is not None
         return int(found[1]), found[2]
 
     def ask(self, method: str, path: str, body: object = None) -> Answer:
         with self.inside():
-            return request(self.grid, method, path, body)
+            return request(self.grid, method, path, body, self.trusted)
 
     def get(self, path: str) -> dict[str, Any]:
         return self.ask("GET", path).body

@@ -8,7 +8,7 @@ import socket
 import struct
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import psutil
 
@@ -26,6 +26,8 @@ STALL_S: Final = 30.0
 """Bounds a failure; nothing is meant to take this long."""
 
 _END: Final = b"\r\n\r\n"
+
+Connected = TypeVar("Connected", bound=socket.socket)
 
 
 class Opcode(IntEnum):
@@ -71,10 +73,12 @@ def connect(port: int) -> socket.socket:
 
 def upgrade(address: tuple[str, int], request: bytes) -> socket.socket:
     """A connection whose upgrade has been answered with 101. Raises OSError with the answer otherwise."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    return upgraded(socket.create_connection(address, STALL_S), request)
+
+
+def upgraded(sock: Connected, request: bytes) -> Connected:
+    """The same over a connection that is there."""
     try:
-        sock.settimeout(STALL_S)
-        sock.connect(address)
         sock.sendall(request)
         answer = sock.recv(4096)
         while _END not in answer and (chunk := sock.recv(4096)):

@@ -63,18 +63,9 @@ def connect(
 
 def session(port: int, source: str = "127.0.0.1", target: str = "/") -> ssl.SSLSocket:
     """A session that a browser server has."""
-    return begun(connect(port, source), target)
-
-
-def begun(sock: ssl.SSLSocket, target: str = "/") -> ssl.SSLSocket:
-    """The same over a connection that is there."""
+    sock = connect(port, source)
     try:
-        sock.sendall(raw.head(target=target))
-        answer = b""
-        while b"\r\n\r\n" not in answer and (chunk := sock.recv(4096)):
-            answer += chunk
-        assert answer.startswith(b"HTTP/1.1 101 "), answer
-        assert raw.goes_on(sock)
+        assert raw.goes_on(raw.upgraded(sock, raw.head(target=target)))
     except BaseException:
         sock.close()
         raise

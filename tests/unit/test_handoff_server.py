@@ -36,6 +36,7 @@ class Worker:
 
     def __init__(self, directory: Path) -> None:
         self.offers: asyncio.Queue[OfferedClient] = asyncio.Queue()
+        self.taken: list[OfferedClient] = []
         self.refuse_all = False
         self.asked_for: list[tuple[int, Mapping[str, Any]]] = []
         self.ended: list[int] = []
@@ -60,8 +61,22 @@ class Worker:
     def link_ended(self, link: int) -> None:
         self.ended.append(link)
 
+    async def offered(self) -> OfferedClient:
+        """The next client that it is offered."""
+        async with asyncio.timeout(BOUND_S):
+            self.taken.append(client := await self.offers.get())
+        return client
+
     async def said(self) -> bytes:
-        return await asyncio.get_running_loop().sock_recv(self.link, 4096)
+        async with asyncio.timeout(BOUND_S):
+            return await asyncio.get_running_loop().sock_recv(self.link, 4096)
+
+    def close(self) -> None:
+        """Also closes the clients that a test has not answered because it failed."""
+        for client in self.taken:
+            client.sock.close()
+        self.link.close()
+        self.server.close()
 
     def send(self, packet: bytes, *fds: int) -> None:
         self.link.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
@@ -71,8 +86,7 @@ class Worker:
 async def worker(tmp_path: Path) -> AsyncIterator[Worker]:
     worker = Worker(tmp_path)
     yield worker
-    worker.link.close()
-    worker.server.close()
+    worker.close()
 
 
 def copies_of(sock: socket.socket) -> int:
@@ -90,7 +104,7 @@ async def test_a_packet_with_a_socket_is_an_offer_and_its_answer_goes_back(worke
     with ours, handed:
         for said in ((None, 12.5), ("full",)):
             worker.send(GOOD, handed.fileno())
-            client = await worker.offers.get()
+            client = await worker.offered()
             assert (client.session, client.deadline, client.headers, client.early) == TAKEN
             assert os.path.sameopenfile(client.sock.fileno(), handed.fileno())
             assert not client.sock.get_inheritable()
@@ -109,7 +123,7 @@ async def test_a_packet_may_say_more_than_we_know(worker: Worker) -> None:
     ours, handed = socket.socketpair()
     with ours, handed:
         worker.send(json.dumps({**OFFER, "colour": "blue"}).encode(), handed.fileno())
-        client = await worker.offers.get()
+        client = await worker.offered()
         assert (client.session, client.deadline, client.headers, client.early) == TAKEN
         client.answer("full")
 
@@ -118,7 +132,7 @@ async def test_offers_that_are_there_when_it_closes_are_answered(worker: Worker)
     client, handed = socket.socketpair()
     with client, handed:
         worker.send(GOOD, handed.fileno())
-        answer = (await worker.offers.get()).answer  # the link is there now
+        answer = (await worker.offered()).answer  # the link is there now
         worker.send(GOOD, handed.fileno())
         worker.send(GOOD, handed.fileno())
         worker.refuse_all = True
@@ -163,7 +177,7 @@ async def test_the_client_of_a_lease_and_the_name_of_a_run_come_with_the_offer(w
             ).encode(),
             handed.fileno(),
         )
-        offered = await worker.offers.get()
+        offered = await worker.offered()
         session = offered.session
         assert (session.client_fields, session.lease_id, offered.secret) == ({"name": "Smoke 12"}, "l1", "secret")
         assert session.trace == "00-1"
@@ -180,7 +194,7 @@ async def test_what_a_client_speaks_and_how_long_its_browser_is_kept_come_with_t
     client, handed = socket.socketpair()
     with client, handed:
         worker.send(json.dumps({**OFFER, **said}).encode(), handed.fileno())
-        offered = await worker.offers.get()
+        offered = await worker.offered()
         assert (offered.session.protocol, offered.session.keep_s) == session
         offered.answer("full")
 
@@ -251,13 +265,12 @@ async def a_worker_that_has_answered(directory: Path, handed: socket.socket) -> 
     """Its first offer is taken, and the answer is unread."""
     worker = Worker(directory)
     worker.send(GOOD, handed.fileno())
-    answer = (await worker.offers.get()).answer
+    answer = (await worker.offered()).answer
     answer(None)
     try:
         yield worker
     finally:
-        worker.link.close()
-        worker.server.close()
+        worker.close()
 
 
 def test_offers_of_a_proxy_that_died_with_an_answer_unread_are_taken(tmp_path: Path) -> None:
@@ -271,9 +284,7 @@ def test_offers_of_a_proxy_that_died_with_an_answer_unread_are_taken(tmp_path: P
                     worker.send(GOOD, handed.fileno())
                 worker.link.close()
                 for _ in range(3):
-                    async with asyncio.timeout(BOUND_S):
-                        answer = (await worker.offers.get()).answer
-                    answer(None)
+                    (await worker.offered()).answer(None)
                 assert worker.ended == [1]
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -285,13 +296,11 @@ async def test_offers_of_a_dead_proxy_are_taken_although_an_answer_cannot_be_sen
     with client, handed:
         worker = Worker(tmp_path)
         worker.send(GOOD, handed.fileno())
-        answer = (await worker.offers.get()).answer
+        answer = (await worker.offered()).answer
         worker.send(GOOD, handed.fileno())
         worker.link.close()
         answer(None)  # before the loop looks at the link
-        async with asyncio.timeout(BOUND_S):
-            answer = (await worker.offers.get()).answer
-        answer(None)
+        (await worker.offered()).answer(None)
         worker.server.close()
         assert worker.ended == [1]
 

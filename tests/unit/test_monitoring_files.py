@@ -254,6 +254,7 @@ def test_every_metric_is_on_the_dashboard_or_known_to_be_left_out() -> None:
     assert left_out == of_workers | of_process | {
         "pwgrid_lifetime_sessions",
         "pwgrid_own_browsers",
+        "pwgrid_browsers_lowered",
         "pwgrid_browser_launches",
         "pwgrid_kept_sessions",
         "pwgrid_upgrades_options_ignored",

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +34,8 @@ class Worker:
     def __init__(self, directory: Path) -> None:
         self.tokens_file = directory / "tokens.json"
         self.done: list[str] = []
+        self.offers = 0
+        """How often it has said that it was offered something, as a spare has to."""
         self.told = asyncio.Event()
         self.slots = Slots(100)
         self.pid, self.profiles = os.getpid(), dict[str, Any]()
@@ -47,7 +50,7 @@ class Worker:
         )
         itself = cast("Any", self)
         handoff = HandoffServer(directory / "handoff.sock")
-        self.admission = Admission(boot, self.slots, itself, handoff, lambda: None, self.on_served)
+        self.admission = Admission(boot, self.slots, itself, handoff, self.on_offered, self.on_served)
         self.sessions = self.admission.sessions
         self.sessions.server = itself
 
@@ -58,7 +61,7 @@ class Worker:
             for session_id in session_ids:
                 session = LiveSession(session_id, "c:1", **about)
                 self.slots.admit(session)
-                self.sessions.serve(OfferedClient(session, 1.0, {}, "", "", ours, self.answered))
+                self.sessions.serve(OfferedClient(session, math.inf, {}, "", "", ours, self.answered))
             await asyncio.sleep(0)
 
     def answered(self, said: bytes) -> None:
@@ -109,6 +112,9 @@ class Worker:
                 await asyncio.sleep(0)
         (refused,) = said
         return refused
+
+    def on_offered(self) -> None:
+        self.offers += 1
 
     def on_served(self) -> None:
         self.done.append("told")
@@ -201,6 +207,23 @@ async def test_not_more_than_some_wait_for_their_record(worker: Worker) -> None:
     assert worker.done == []
     await worker.serve(served[-1])
     assert [each for each in worker.done if each.startswith("start")] == [f"start {each}" for each in served]
+
+
+@pytest.mark.parametrize("own", [None, OwnBrowser(math.inf)], ids=["in the shared browser", "in its own"])
+async def test_a_spare_hears_of_the_session_for_which_it_has_to_serve(worker: Worker, own: OwnBrowser | None) -> None:
+    await worker.serve("a", own=own)
+    assert worker.offers == 1
+    worker.slots.slots = 1
+    assert await worker.comes("b") == "full"
+    assert worker.offers == 1
+
+
+async def test_a_spare_hears_of_the_lease_for_which_it_has_to_serve(worker: Worker) -> None:
+    worker.slots.status = WorkerStatus.AVAILABLE
+    asks = {"do": "take", "id": "l1", "client": "c:1", "clientFields": {}, "secret": "x"}
+    asks |= {"expiresAt": time.time() + BOUND_S, "deadline": math.inf}
+    assert worker.admission.asked(1, asks) == {"refused": None}
+    assert worker.offers == 1
 
 
 @pytest.mark.parametrize("has_begun", [False, True])

@@ -3,6 +3,7 @@ does not (docs/isolation.md)."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -39,6 +40,7 @@ OTHERWISE_S: Final = 10.0
 @dataclass(frozen=True, slots=True)
 class _Browser:
     worker: Worker
+    main: psutil.Process
     processes: frozenset[psutil.Process]
     nice: int
 
@@ -114,7 +116,7 @@ class BrowserPriorities:
             for main in table.children.get(worker.launched.get("nodePid", 0), ()) if worker.life.has_process else ():
                 nice = nice_of(main)
                 if nice is not None:
-                    found[main.pid] = _Browser(worker, frozenset(table.below([main])), nice)
+                    found[main.pid] = _Browser(worker, main, frozenset(table.below([main])), nice)
         return found
 
     def _use(self, browser: _Browser, pid: int, last: _Reading, this: _Reading) -> BrowserUse:
@@ -129,18 +131,25 @@ class BrowserPriorities:
         return BrowserUse(max(0.0, used) / since, waited / since, browser.nice, is_shared)
 
     def _change(self, browsers: Mapping[int, _Browser], changed: Mapping[int, int]) -> None:
-        usual = self._shares.usual
-        self._is_any_lower = False
+        usual, lowered = self._shares.usual, defaultdict[str, set[psutil.Process]](set)
         for pid, browser in browsers.items():
-            nice = changed.get(pid, browser.nice)
-            self._is_any_lower |= nice > usual
-            if nice == browser.nice == usual:
-                continue
-            try:
-                set_nice(browser.processes, nice, browser.nice)  # again, for threads that came meanwhile
-            except PermissionError:
-                self._shares.may_restore = False
-                continue
+            nice = self._set(browser, changed.get(pid, browser.nice))
+            if nice > usual:
+                lowered[browser.worker.worker_id].add(browser.main)
             if (browser.nice == usual) != (nice == usual):
                 name = "browser_priority_lowered" if nice > usual else "browser_priority_restored"
                 log.info(name, worker=browser.worker.worker_id, pid=pid, nice=nice)
+        self._is_any_lower = bool(lowered)
+        for worker_id, worker in self._workers.by_id.items():
+            worker.lowered_browsers = frozenset(lowered[worker_id])
+
+    def _set(self, browser: _Browser, nice: int) -> int:
+        """Gives a browser this nice value, and returns the one that it has then."""
+        if nice == browser.nice == self._shares.usual:
+            return nice
+        try:
+            set_nice(browser.processes, nice, browser.nice)  # again, for threads that came meanwhile
+        except PermissionError:
+            self._shares.may_restore = False
+            return browser.nice
+        return nice

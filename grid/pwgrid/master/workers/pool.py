@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
+import psutil
 import structlog
 
 from pwgrid.common.launch_failure import without_places
@@ -53,6 +54,8 @@ class WorkerOfPool(Protocol):
     def suspicion(self) -> str | None: ...
     @property
     def own_browsers(self) -> int: ...
+    @property
+    def lowered_browsers(self) -> frozenset[psutil.Process]: ...
     @property
     def kept(self) -> int: ...
 
@@ -262,13 +265,14 @@ class Pool:
         }
 
     def metrics(self) -> dict[str, Any]:
-        """What the proxy's metrics show of it: the tally, and the memory and the own browsers of its workers."""
+        """What the proxy's metrics show of it: the tally, and the memory and the browsers of its workers."""
         sizes = [size for worker in self.members if (size := worker.memory.memory_mib or worker.memory.rss_mib)]
         memory = {"memoryMib": sum(sizes), "largestMib": max(sizes, default=0)}
         now = {
             "earlyDeaths": self.backoff.deaths,
             "kept": sum(worker.kept for worker in self.members),
             "ownBrowsers": sum(worker.own_browsers for worker in self.members),
+            "lowered": sum(each.is_running() for worker in self.members for each in worker.lowered_browsers),
         }
         return {"browserType": self.settings.browser_type, **memory, **now, **self.tally.as_data()}
 

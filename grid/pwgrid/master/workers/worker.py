@@ -16,6 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import psutil
 import structlog
 
 from pwgrid.common.playwright_version import minor_of
@@ -108,6 +109,8 @@ class Worker:
     runs: list[dict[str, Any]] = field(default_factory=list)
     own_browsers: int = 0
     """Sessions that have browsers of their own."""
+    lowered_browsers: frozenset[psutil.Process] = frozenset()
+    """Browsers that got a lower priority, also those that have ended since (browser_priorities.py)."""
     kept: int = 0
     """Sessions without a client, whose browsers wait for one."""
     oldest_kept: KeptSession | None = None

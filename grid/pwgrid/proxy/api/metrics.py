@@ -166,6 +166,12 @@ SERVER_ERRORS: Final = counter(
 MEMORY: Final = gauge("pwgrid_pool_memory_bytes", _M, "Memory of all workers with their browsers (MEMORY_METRIC)", POOL)
 KEPT: Final = gauge("pwgrid_kept_sessions", _M, "Sessions whose browsers wait for a client to come back", POOL)
 OWN_BROWSERS: Final = gauge("pwgrid_own_browsers", _M, "Sessions that have a browser of their own", POOL)
+LOWERED: Final = gauge(
+    "pwgrid_browsers_lowered",
+    _M,
+    "Browsers with a lower priority, for taking more than their share of the processors (PROCESSOR_SHARES)",
+    POOL,
+)
 LAUNCHES: Final = counter(
     "pwgrid_browser_launches",
     _M,
@@ -369,6 +375,7 @@ def _of_tallies(told: Mapping[str, Any]) -> Iterator[Metric]:
     yield LARGEST.of((key, pool["largestMib"] * MIB) for key, pool in pools.items())
     yield KEPT.of((key, pool.get("kept", 0)) for key, pool in pools.items())
     yield OWN_BROWSERS.of((key, pool.get("ownBrowsers", 0)) for key, pool in pools.items())
+    yield LOWERED.of((key, pool.get("lowered", 0)) for key, pool in pools.items())
     yield LAUNCHES.of((key, pool.get("launches", 0)) for key, pool in pools.items())
     yield STARTS.of((key, pool["starts"]) for key, pool in pools.items())
     yield EARLY_DEATHS.of((key, pool["earlyDeaths"]) for key, pool in pools.items())
