@@ -114,6 +114,23 @@ def test_runs_take_turns_at_the_slots_of_another_host(hosts: tuple[Host, Host]) 
             assert raw.goes_on(served)
 
 
+def test_runs_of_clients_at_different_hosts_take_turns(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    with full(first) as here, full(second) as there, contextlib.ExitStack() as clients:
+
+        def waits(host: Host, run: str, place: int) -> socket.socket:
+            client = clients.enter_context(host.waiting(f"/?pool=both-chromium-uat&name={run}"))
+            eventually(lambda: host.get("/v1/status")["waiting"] == place, "it waits")
+            return client
+
+        large = [waits(first, "many", place) for place in (1, 2)]
+        small = [waits(second, "few", place) for place in (1, 2)]
+        for leaves, served in zip((*there, *here), (large[0], small[0], large[1], small[1]), strict=True):
+            leaves.close()
+            assert served.recv(4096).startswith(b"HTTP/1.1 101 ")
+            assert raw.goes_on(served)
+
+
 def test_a_cap_counts_over_all_hosts(hosts: tuple[Host, Host]) -> None:
     first, second = hosts
     target = "/?name=nightly"
