@@ -16,7 +16,8 @@
 --       one that begins with "max:" is a cap: its value is how many sessions and leases of the rest of the name, say
 --       "run:nightly", may be live; "prefer:host" has the host whose workers come first, "avoid:hosts" those, comma-separated,
 --       of whose workers none may be chosen; with "behind:line" it gets a slot only if nobody waits for the pool (16) in
---       cluster:line:{pool} (take_turn.lua); with the
+--       cluster:line:{pool} (take_turn.lua), and with "turn:of" and the id of a line only if no slot came free since
+--       take_turn.lua said that it is that line's turn: then another one's client may be next; with the
 --       field "lifetime" = "0" it takes none of its worker's lifetime, and cannot use it up
 -- Returns the worker's wsEndpoint, or nil when no worker is eligible.
 -- Keys  reads worker:{type}:{id}; adds 1 to both counters, or to the first alone (18); cluster:index:…, by which it finds the
@@ -408,6 +409,11 @@ for i = 18, #ARGV, 2 do
     for host in string.gmatch(value, '[^,]+') do avoided[host] = true end
   elseif field == 'behind:line' then
     if call('EXISTS', prefix .. 'cluster:line:' .. wanted_pool) == 1 then return false end
+  elseif field == 'turn:of' then
+    local passed = prefix .. 'cluster:line:passed'
+    local is_current = call('HEXISTS', passed .. ':' .. wanted_pool, value) == 1
+      or call('HEXISTS', passed, wanted_pool .. '/' .. value) == 1
+    if not is_current then return false end
   elseif string.find(field, '^max:.') then
     local of = string.sub(field, #'max:' + 1)
     caps[#caps + 1], most_of[of] = of, tonumber(value)

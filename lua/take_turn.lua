@@ -6,7 +6,8 @@
 --       7 "1" if one of the waiting clients has a cap, else ""    8 now, Unix ms ("" = Redis's own clock)
 --       9, 10, 11 … for each party that waits: its name, since when its first client waits, and since when the first of those
 --       that may ask for a slot, both by the clock of 4; "" if all have asked in vain since a slot last came free
--- Returns the party that is to ask for a slot now; "" while another proxy's is to ask before; nil if none of these may ask.
+-- Returns three things: the party that is to ask for a slot now, "" for none; 1 if one of these may ask after another
+--       proxy's, else 0; 1 if a slot came free since this line was last here, so that all of them may ask again, else 0.
 -- Keys  cluster:line:{pool}: hash, id of a line → its parties, as JSON; kept 10 minutes
 --       cluster:line:served:{pool}: zset, party → when it last got a slot
 --       cluster:line:passed:{pool}: hash, id of a line → the party that is to ask next of those in it, "" for none; deleted when
@@ -60,8 +61,10 @@ end
 local offset = math.min(now - clock, lines[id] and lines[id].offset or math.huge)
 local own = {offset = offset, capped = ARGV[7] == '1', heads = {}}
 local may_ask = {}
+local is_new_round = call('HEXISTS', passed_of(id, own)) == 0
 for i = 9, #ARGV, 3 do
   local since, asks_since = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
+  if is_new_round then asks_since = since end
   own.heads[#own.heads + 1] = {ARGV[i], since, asks_since or since}
   may_ask[ARGV[i]] = asks_since ~= nil
 end
@@ -104,9 +107,9 @@ local function place_of(of, line, since)
   if of ~= id then passed = call('HGET', passed_of(of, line)) end
   local best
   for _, head in ipairs(line.heads) do
-    local party, is_new_round, may = head[1], of ~= id and not passed, nil
-    if of == id then may = may_ask[party] else may = is_new_round or passed == party end
-    local place = {since[party], party, head[is_new_round and 2 or 3] + line.offset, of}
+    local party, may = head[1], nil
+    if of == id then may = may_ask[party] else may = not passed or passed == party end
+    local place = {since[party], party, head[(of == id or passed) and 3 or 2] + line.offset, of}
     if may and is_before(place, best) then best = place end
   end
   return best
@@ -153,5 +156,4 @@ if lines[id] then
 else
   call('HDEL', key, id)
 end
-if is_next then return mine[2] end
-return mine and '' or false
+return {is_next and mine[2] or '', mine and not is_next and 1 or 0, is_new_round and 1 or 0}

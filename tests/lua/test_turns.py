@@ -38,6 +38,8 @@ class Host(Turns):
     asked: int = 0
     """For a turn."""
     are_shared: bool = True
+    frees_behind: str = ""
+    """After the next selection for this run that finds no slot, or the next turn of it, one comes free."""
 
     def __post_init__(self) -> None:
         self.queue = Queue(self.select, self.give_back, Settings(), self)
@@ -55,14 +57,15 @@ class Host(Turns):
         party = f"{served.token}/{served.run}" if served else ""
         now = self.lines.now_ms
         head = (PREFIX, pool, self.name, now, PATIENCE_MS, party, "1" if has_caps else "", now)
-        reply = self.lines.grid.eval("take_turn", [f"{PREFIX}cluster:line:{pool}"], *head, *told)
-        return Turn(parties[reply].party if reply else None, reply == "")
+        party, is_held, is_new_round = self.lines.grid.eval("take_turn", [f"{PREFIX}cluster:line:{pool}"], *head, *told)
+        self._happens(f"turn of {party.rpartition('/')[2]}")
+        return Turn(parties[party].party if party else None, bool(is_held), bool(is_new_round))
 
     async def select(self, claim: Claim) -> str | None:
         caps = tuple(text for of, most in claim.caps.items() for text in (f"max:{of}", str(most)))
-        behind = ("behind:line", "1") if claim.granted is None else ()
+        behind = ("behind:line", "1") if claim.granted is None else ("turn:of", self.name)
         version = claim.playwright_version or ""
-        return self.lines.grid.select(
+        found = self.lines.grid.select(
             claim.session_id,
             max_active=1000,
             max_lifetime=10**9,
@@ -70,6 +73,15 @@ class Host(Turns):
             version=version,
             extra=(*caps, *behind),
         )
+
+        if found is None:
+            self._happens(f"selection of {claim.run}")
+        return found
+
+    def _happens(self, what: str) -> None:
+        if what == self.frees_behind:
+            self.frees_behind = ""
+            self.lines.grid.release(self.lines.taken.pop(0))
 
     async def give_back(self, claim: Claim) -> None:
         self.lines.grid.rollback(claim.session_id)
@@ -102,12 +114,12 @@ class Lines:
     def close(self) -> None:
         self._messages.close()
 
-    async def comes(self, host: int, run: str, *, version: str | None = None, cap: int = 0) -> str:
-        """A client, by its name."""
+    async def comes(self, host: int, run: str, *, version: str | None = None, cap: int = 0, capped: str = "") -> str:
+        """A client, by its name. `cap` is that of its run, or of the one that is `capped`."""
         name = f"{run}-{len(self.came)}"
         self.now_ms += 1
         self.came[name] = self.now_ms
-        caps = {f"run:{run}": cap} if cap else {}
+        caps = {f"run:{capped or run}": cap} if cap else {}
         claim = Claim(
             *(HeldAs.SESSION, "chromium", POOL, version, "client", float("inf")), run=run, caps=caps, session_id=name
         )
@@ -281,6 +293,43 @@ async def test_a_run_at_its_cap_is_passed_over_and_has_its_turn_once_there_is_ro
     assert lines.served == ["capped-0", "y-3", "capped-1"]
 
 
+@pytest.mark.parametrize("behind", ["selection of x", "turn of y"])
+async def test_a_slot_that_comes_free_while_a_line_is_served_goes_to_who_is_first_in_turn(
+    lines: Lines, behind: str
+) -> None:
+    await lines.comes(HERE, "x", cap=5)
+    lines.hosts[HERE].frees_behind = behind  # x has asked in vain for another time, and y has not asked yet
+    await lines.comes(HERE, "y", cap=5)
+    assert lines.served == ["x-0"]
+
+
+async def test_room_under_a_cap_that_comes_free_in_another_pool_goes_to_who_is_first_in_turn(lines: Lines) -> None:
+    lines.grid.register("w2", pool="elsewhere")
+    assert lines.grid.select("far", pool="elsewhere", extra=("max:run:all", "1"))
+    await lines.comes(HERE, "x", cap=1, capped="all")
+    await lines.comes(THERE, "y", cap=1, capped="all")
+    await lines.frees(2)
+    lines.hosts[HERE].is_frozen = True  # it hears a moment later
+    lines.grid.release("far")
+    await lines.settled()
+    assert lines.served == []
+    lines.hosts[HERE].is_frozen = False
+    lines.hosts[HERE].queue.wake()
+    await lines.settled()
+    assert lines.served == ["x-0"]
+
+
+async def test_a_line_s_clients_came_when_it_told_so_fastest(lines: Lines) -> None:
+    def told(line: str, party: str, since: int, clock: int, now: int) -> list[object]:
+        head = (PREFIX, "other", line, clock, PATIENCE_MS, "", "", now)
+        found: list[object] = lines.grid.eval("take_turn", [f"{PREFIX}cluster:line:other"], *head, party, since, since)
+        return found
+
+    assert told("a", "x", 1000, 1000, 5000) == ["x", 0, 1]
+    assert told("b", "y", 20, 20, 5020) == ["", 1, 1]
+    assert told("a", "x", 1000, 1040, 5090) == ["x", 0, 0]  # 50 ms on its way
+
+
 async def test_lines_that_redis_has_lost_are_told_again(lines: Lines) -> None:
     await lines.comes(HERE, "x")
     await lines.comes(HERE, "x")
@@ -304,7 +353,7 @@ COMES = st.tuples(st.integers(0, 2), st.sampled_from("xyz"), st.sampled_from([No
 STEPS = st.lists(st.one_of(COMES, COMES, st.integers(1, 3), st.just("leaves")), min_size=4, max_size=25)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_lines_of_three_hosts_serve_as_one_line_would(redis: RedisServer, steps: list[object]) -> None:
     async def compared() -> None:

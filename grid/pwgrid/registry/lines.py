@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 LINE: Final = "cluster:line:"
 """Before the name of a pool: hash of the lines of all proxies, as lua/take_turn.lua writes it."""
 
-_HELD: Final = ""
-
 
 class PartyInLine(NamedTuple):
     """Clients of one line that share a turn."""
@@ -27,10 +25,12 @@ class PartyInLine(NamedTuple):
 
 
 class TurnFound(NamedTuple):
-    """`party` is to ask for a slot now; None: none of this line is. `is_held`: one may ask after those of others."""
+    """`party` is to ask for a slot now; None: none of this line is. `is_held`: one may ask after those of others.
+    `is_new_round`: a slot came free since this line was last told its turn, so that all may ask again."""
 
     party: str | None
     is_held: bool
+    is_new_round: bool
 
 
 class Lines:
@@ -60,7 +60,8 @@ class Lines:
             *told,
         )
         reply = await self._client.run(SCRIPTS["take_turn"], (f"{self._prefix}{LINE}{pool}",), arguments)
-        return TurnFound(str(reply) if reply else None, reply == _HELD)
+        party, is_held, is_new_round = reply
+        return TurnFound(party or None, bool(is_held), bool(is_new_round))
 
 
 def _ms(seconds: float | None) -> int | str:

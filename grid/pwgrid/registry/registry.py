@@ -127,7 +127,7 @@ class Registry:
         kind: HeldAs = HeldAs.SESSION,
         prefer_host: str = "",
         avoid_hosts: Collection[str] = (),
-        behind_line: bool = False,
+        in_line: bool | None = None,
     ) -> str | None:
         """Chooses a worker, leases one of its slots for `lease_s`, and returns its id. Returns None when no worker is
         eligible, a cap is reached, or the session has run already.
@@ -136,8 +136,9 @@ class Registry:
         eligible, with `pool` only that pool's. `fields` go into the session's record. `caps` maps a name like
         "run:nightly" to how many of its sessions may live at once. A session that was selected before gets the same
         answer; if its worker is excluded now, that lease is taken back. For a borrowed lease, `kind` says so, and
-        `session_id` is its id. Workers of `prefer_host` come first, those of `avoid_hosts` are not eligible. With
-        `behind_line` there is none while others wait for the pool in a line that hosts share.
+        `session_id` is its id. Workers of `prefer_host` come first, those of `avoid_hosts` are not eligible. Where
+        hosts share their lines, `in_line` says whether the client stands in one, and has been told that it is its turn:
+        if not, there is no slot while others wait, else none once another one has come free.
         """
         settings = self._settings
         extra = [text for pair in fields.items() for text in pair] if fields else []
@@ -147,8 +148,8 @@ class Registry:
             extra += ["prefer:host", prefer_host]
         if avoid_hosts:
             extra += ["avoid:hosts", ",".join(avoid_hosts)]
-        if behind_line:
-            extra += ["behind:line", "1"]
+        if in_line is not None:
+            extra += ["turn:of", self.lines.line_id] if in_line else ["behind:line", "1"]
         arguments = (
             browser_type,
             max_concurrent,

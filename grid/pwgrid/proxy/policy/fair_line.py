@@ -40,6 +40,8 @@ class Turn(NamedTuple):
     """Whose first waiter is to ask for a slot now; None: nobody here is."""
     is_held: bool = False
     """Whether somebody here may ask once another host's party has had its turn."""
+    is_new_round: bool = False
+    """Whether a slot has come free since, so that also those may ask who have asked in vain."""
 
 
 class Waiting(NamedTuple):

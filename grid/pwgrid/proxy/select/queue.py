@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, TypeVar
 
 from pwgrid.common.session_lifecycle import HeldAs
@@ -225,7 +225,7 @@ class Queue:
                 await asyncio.sleep(0)  # so that its handoff comes before the next selection
 
     async def _next(
-        self, pool: str, line: FairLine[Claim], hopeless: Collection[Hashable], served: Party | None
+        self, pool: str, line: FairLine[Claim], hopeless: set[Hashable], served: Party | None
     ) -> Claim | None:
         """Returns whose turn it is, also among the clients of other hosts, which hear which party was `served` here.
         None if nobody here may have a slot now."""
@@ -237,6 +237,8 @@ class Queue:
             if turn is None:  # Redis is away
                 break
             served = None
+            if turn.is_new_round:
+                hopeless.clear()
             if turn.is_held:
                 self._held[pool] = asyncio.get_running_loop().call_later(LINE_PATIENCE_S, self.wake, pool)
             if turn.party is None:

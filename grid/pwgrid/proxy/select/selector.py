@@ -71,7 +71,7 @@ class Selector:
                 caps=claim.caps,
                 prefer_host=hosts.own if hosts.is_own_first and hosts.others else "",
                 avoid_hosts=self._avoided(claim),
-                behind_line=bool(hosts.others) and claim.granted is None,
+                in_line=claim.granted is not None if hosts.others else None,
             )
         except RegistryUnavailable as error:
             if not self._without_redis:

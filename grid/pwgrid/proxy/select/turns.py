@@ -55,7 +55,7 @@ class Turns:
             log.info("turn_without_redis", pool=pool, error=str(error))
             return None
         head = named.get(found.party) if found.party is not None else None
-        return Turn(head.party if head else None, found.is_held)
+        return Turn(head.party if head else None, found.is_held, found.is_new_round)
 
 
 def _name(party: Party) -> str:
