@@ -411,8 +411,7 @@ for i = 18, #ARGV, 2 do
     if call('EXISTS', prefix .. 'cluster:line:' .. wanted_pool) == 1 then return false end
   elseif field == 'turn:of' then
     local passed = prefix .. 'cluster:line:passed'
-    local is_current = call('HEXISTS', passed .. ':' .. wanted_pool, value) == 1
-      or call('HEXISTS', passed, wanted_pool .. '/' .. value) == 1
+    local is_current = call('HGET', passed .. ':' .. wanted_pool, value) or call('HGET', passed, wanted_pool .. '/' .. value)
     if not is_current then return false end
   elseif string.find(field, '^max:.') then
     local of = string.sub(field, #'max:' + 1)

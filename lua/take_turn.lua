@@ -61,7 +61,7 @@ end
 local offset = math.min(now - clock, lines[id] and lines[id].offset or math.huge)
 local own = {offset = offset, capped = ARGV[7] == '1', heads = {}}
 local may_ask = {}
-local is_new_round = call('HEXISTS', passed_of(id, own)) == 0
+local is_new_round = not call('HGET', passed_of(id, own))
 for i = 9, #ARGV, 3 do
   local since, asks_since = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
   if is_new_round then asks_since = since end
