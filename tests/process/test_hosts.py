@@ -2,6 +2,7 @@
 loopback network."""
 
 import contextlib
+import json
 import random
 import re
 import socket
@@ -318,6 +319,15 @@ def test_hosts_workers_capacity_status_and_metrics_show_all_hosts(hosts: tuple[H
         assert first.metric('pwgrid_hosts{state="serving"}') == 2
         text = first.grid.command("status").stdout
         assert re.search(rf"^{re.escape(second.name)} +serving .* 2 +1 +4 +0", text, re.MULTILINE), text
+        lines = [line.split() for line in text.splitlines()]
+        assert {line[0] for line in lines if second.name in line[1:]} == {
+            *("both-chromium-uat", "second-chromium-y"),
+            *second.workers(),
+        }
+        (other,) = json.loads(first.grid.command("status", "--json").stdout)["otherHosts"]
+        assert {worker["id"]: worker["active"] for worker in other["workers"]} == {
+            worker["id"]: worker["active"] for worker in second.grid.status()["workers"]
+        }
 
 
 # A host leaves
