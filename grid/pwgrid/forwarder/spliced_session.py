@@ -19,6 +19,7 @@ import structlog
 
 from pwgrid.control.parking import ParkedSession
 from pwgrid.forwarder.direction import Direction, Step
+from pwgrid.forwarder.large_pipes import LARGE_FROM, LargePipes
 from pwgrid.forwarder.loop import BROKEN, ENDED, READABLE, WRITABLE, Loop, Timer
 
 log = structlog.get_logger()
@@ -44,14 +45,26 @@ class Way:
     """One way of a session: its state, and its descriptors. The pipe's ends are `into` and `out`. `may_end`: the source
     may have ended, as far as the last event tells."""
 
-    __slots__ = ("direction", "into", "may_end", "out", "source", "source_fd", "target", "target_fd")
+    __slots__ = (
+        *("direction", "into", "is_large", "large_pipes", "may_end", "out"),
+        *("source", "source_fd", "target", "target_fd"),
+    )
 
-    def __init__(self, source: socket.socket, out: int, into: int, target: socket.socket, held: int) -> None:
+    def __init__(
+        self,
+        source: socket.socket,
+        out: int,
+        into: int,
+        target: socket.socket,
+        large_pipes: LargePipes,
+    ) -> None:
         self.source, self.source_fd = source, source.fileno()
         self.target, self.target_fd = target, target.fileno()
         self.out = out
         self.into = into
-        self.direction = Direction(held)
+        self.large_pipes = large_pipes
+        self.is_large = False
+        self.direction = Direction(_unread(out))
         self.may_end = True
 
     def passes_on(self) -> bool:
@@ -75,12 +88,17 @@ class Way:
         direction.source_is_empty()
         return True
 
+    def _enlarge_pipe_if_much_comes(self) -> None:
+        if self.direction.held >= LARGE_FROM and not self.is_large:
+            self.is_large = self.large_pipes.enlarge(self.into)
+
     def take(self, step: Step) -> bool:
         """Makes a step, or notes why it cannot be made now. Returns False if the source was reset."""
         direction = self.direction
         if step is Step.FILL:
             try:
-                direction.filled(os.splice(self.source.fileno(), self.into, MOST_BYTES, flags=_FLAGS))
+                direction.filled(os.splice(self.source_fd, self.into, MOST_BYTES, flags=_FLAGS))
+                self._enlarge_pipe_if_much_comes()
             except BlockingIOError:
                 direction.blocked()
             except OSError:
@@ -110,7 +128,12 @@ class ForwardedSession:
     many bytes the pipes hold, and an end that was there to be read is there again."""
 
     def __init__(
-        self, loop: Loop, parked: ParkedSession, fds: Sequence[int], on_end: Callable[[ForwardedSession], None]
+        self,
+        loop: Loop,
+        parked: ParkedSession,
+        fds: Sequence[int],
+        large_pipes: LargePipes,
+        on_end: Callable[[ForwardedSession], None],
     ) -> None:
         client, host, up_out, up_in, down_out, down_in = fds
         self.parked = parked
@@ -118,8 +141,8 @@ class ForwardedSession:
         self._on_end = on_end
         self.client = _socket(client)
         self._host = _socket(host)
-        self._up = Way(self.client, up_out, up_in, self._host, _unread(up_out))
-        self._down = Way(self._host, down_out, down_in, self.client, _unread(down_out))
+        self._up = Way(self.client, up_out, up_in, self._host, large_pipes)
+        self._down = Way(self._host, down_out, down_in, self.client, large_pipes)
         self._half_ended: Timer | None = None
         self._goes_on_soon = False
         self.is_over = False
@@ -168,6 +191,9 @@ class ForwardedSession:
                 if fd >= 0:
                     os.close(fd)
             way.out = way.into = -1
+            if way.is_large:
+                way.is_large = False
+                way.large_pipes.released()
 
     def _on_events(self, source_of: Way, target_of: Direction, events: int) -> None:
         if events != _MESSAGE or target_of.held or not source_of.passes_on():
