@@ -1,7 +1,7 @@
 """The load client: raw sockets, no library, in a process of its own so that its CPU is not anybody else's.
 
 Run as `python -m bench.client`; reads one JSON order a line, answers one JSON line. `Client` is the other end of that.
-A target is [host, port, path].
+A target is [host, port, path]; over TLS it has a fourth part, the file of the authority to trust.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import random
 import select
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,7 +28,7 @@ from tests.support.raw import STALL_S, Opcode, frame, upgrade
 
 ROOT = Path(__file__).resolve().parents[1]
 
-Target = tuple[str, int, str]
+Target = tuple[str, int, str] | tuple[str, int, str, str]
 
 WITH_WINDOW = "launch-options=%7B%22headless%22%3Afalse%7D"
 """The query of an endpoint whose clients want a browser with a window."""
@@ -34,7 +36,7 @@ WITH_WINDOW = "launch-options=%7B%22headless%22%3Afalse%7D"
 
 def head(target: Target, playwright_version: str, *, compression: bool = True) -> bytes:
     """What Playwright's own client sends (node's `ws`); it offers compression."""
-    host, port, path = target
+    host, port, path = target[:3]
     return raw.head(
         target=path,
         Host=f"{host}:{port}",
@@ -139,6 +141,48 @@ def latency(targets: list[Target], count: int, pauses_ms: list[float], seed: int
         initialize(sock)
         found[each].append([(upgraded - started) * 1000, (clock() - started) * 1000])
         sock.close()
+    return found
+
+
+def opened(target: Target) -> socket.socket:
+    """A connection that has its 101. Raises OSError otherwise."""
+    request = head(target, sys.argv[1])
+    if len(target) == 3:
+        return upgrade((target[0], target[1]), request)
+    sock: socket.socket = socket.create_connection((target[0], target[1]), STALL_S)
+    try:
+        sock = _trusting(target[3]).wrap_socket(sock, server_hostname="localhost")
+        sock.sendall(request)
+        answer = b""
+        while b"\r\n\r\n" not in answer and (chunk := sock.recv(4096)):
+            answer += chunk
+        if not answer.startswith(b"HTTP/1.1 101 "):
+            raise OSError(f"no upgrade: {answer[:300]!r}")
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+@cache
+def _trusting(authority: str) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=authority)
+
+
+def first_answers(targets: list[Target], count: int, pauses_ms: list[float], seed: int) -> list[list[float]]:
+    """For each target `count` times milliseconds from connect() to the answer to a first message of 100 bytes; one
+    client at a time, in random order, with random pauses between them."""
+    order = [*range(len(targets))] * count
+    chance = random.Random(seed)
+    chance.shuffle(order)
+    found: list[list[float]] = [[] for _ in targets]
+    message, answer = frame(bytes(100)), memoryview(bytearray(_answer_bytes(100)))
+    for each in order:
+        time.sleep(chance.uniform(*pauses_ms) / 1000)
+        started = time.perf_counter()
+        with opened(targets[each]) as sock:
+            _echo(sock, message, answer)
+            found[each].append((time.perf_counter() - started) * 1000)
     return found
 
 
@@ -249,7 +293,7 @@ def traffic(targets: list[Target], rounds: int, pings: int, messages: int) -> li
     """For each target: by round, the median microseconds of 100-byte round trips and MiB/s of 1 MiB echoes."""
     links = []
     for target in targets:
-        sock = upgrade(target[:2], head(target, sys.argv[1]))
+        sock = opened(target)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         links.append(sock)
     small, large = frame(bytes(100)), frame(bytes(1 << 20))
@@ -375,6 +419,7 @@ _ORDERS: dict[str, Callable[..., Any]] = {
     "free": free,
     "latency": latency,
     "burst": burst,
+    "first_answers": first_answers,
     "traffic": traffic,
     "hold": hold,
     "drop": drop,

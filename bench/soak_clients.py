@@ -180,7 +180,7 @@ def has_a_profile(world: World, dice: random.Random) -> None:
 
 
 def _url(world: World, path: str) -> str:
-    host, port, _ = world.target
+    host, port = world.target[:2]
     return f"ws://{host}:{port}{path}"
 
 

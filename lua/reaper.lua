@@ -60,6 +60,7 @@ end
 -- name no pool wait for a browser type instead.
 local function tell(prefix, pool)
   if redis.call('DEL', prefix .. 'slots:wanted:' .. pool) == 1 then
+    redis.call('DEL', prefix .. 'cluster:line:passed', prefix .. 'cluster:line:passed:' .. pool) -- all may ask again
     redis.call('PUBLISH', prefix .. 'slots:' .. pool, 'free')
   end
 end

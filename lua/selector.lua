@@ -15,7 +15,9 @@
 --      18, 19 … further fields of the record: name, value, name, value …; these names are no fields:
 --       one that begins with "max:" is a cap: its value is how many sessions and leases of the rest of the name, say
 --       "run:nightly", may be live; "prefer:host" has the host whose workers come first, "avoid:hosts" those, comma-separated,
---       of whose workers none may be chosen; with the
+--       of whose workers none may be chosen; with "behind:line" it gets a slot only if nobody waits for the pool (16) in
+--       cluster:line:{pool} (take_turn.lua), and with "turn:of" and the id of a line only if no slot came free since
+--       take_turn.lua said that it is that line's turn: then another one's client may be next; with the
 --       field "lifetime" = "0" it takes none of its worker's lifetime, and cannot use it up
 -- Returns the worker's wsEndpoint, or nil when no worker is eligible.
 -- Keys  reads worker:{type}:{id}; adds 1 to both counters, or to the first alone (18); cluster:index:…, by which it finds the
@@ -161,6 +163,7 @@ end
 -- name no pool wait for a browser type instead.
 local function tell(prefix, pool)
   if redis.call('DEL', prefix .. 'slots:wanted:' .. pool) == 1 then
+    redis.call('DEL', prefix .. 'cluster:line:passed', prefix .. 'cluster:line:passed:' .. pool) -- all may ask again
     redis.call('PUBLISH', prefix .. 'slots:' .. pool, 'free')
   end
 end
@@ -404,6 +407,12 @@ for i = 18, #ARGV, 2 do
     preferred_host = value
   elseif field == 'avoid:hosts' then
     for host in string.gmatch(value, '[^,]+') do avoided[host] = true end
+  elseif field == 'behind:line' then
+    if call('EXISTS', prefix .. 'cluster:line:' .. wanted_pool) == 1 then return false end
+  elseif field == 'turn:of' then
+    local passed = prefix .. 'cluster:line:passed'
+    local is_current = call('HGET', passed .. ':' .. wanted_pool, value) or call('HGET', passed, wanted_pool .. '/' .. value)
+    if not is_current then return false end
   elseif string.find(field, '^max:.') then
     local of = string.sub(field, #'max:' + 1)
     caps[#caps + 1], most_of[of] = of, tonumber(value)

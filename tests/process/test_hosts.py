@@ -2,6 +2,7 @@
 loopback network."""
 
 import contextlib
+import json
 import random
 import re
 import socket
@@ -109,6 +110,23 @@ def test_runs_take_turns_at_the_slots_of_another_host(hosts: tuple[Host, Host]) 
 
         earlier, _, later = waits("large", 1), waits("large", 2), waits("small", 3)
         for leaves, served in zip(there, (earlier, later), strict=True):
+            leaves.close()
+            assert served.recv(4096).startswith(b"HTTP/1.1 101 ")
+            assert raw.goes_on(served)
+
+
+def test_runs_of_clients_at_different_hosts_take_turns(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    with full(first) as here, full(second) as there, contextlib.ExitStack() as clients:
+
+        def waits(host: Host, run: str, place: int) -> socket.socket:
+            client = clients.enter_context(host.waiting(f"/?pool=both-chromium-uat&name={run}"))
+            eventually(lambda: host.get("/v1/status")["waiting"] == place, "it waits")
+            return client
+
+        large = [waits(first, "many", place) for place in (1, 2)]
+        small = [waits(second, "few", place) for place in (1, 2)]
+        for leaves, served in zip((*there, *here), (large[0], small[0], large[1], small[1]), strict=True):
             leaves.close()
             assert served.recv(4096).startswith(b"HTTP/1.1 101 ")
             assert raw.goes_on(served)
@@ -301,6 +319,15 @@ def test_hosts_workers_capacity_status_and_metrics_show_all_hosts(hosts: tuple[H
         assert first.metric('pwgrid_hosts{state="serving"}') == 2
         text = first.grid.command("status").stdout
         assert re.search(rf"^{re.escape(second.name)} +serving .* 2 +1 +4 +0", text, re.MULTILINE), text
+        lines = [line.split() for line in text.splitlines()]
+        assert {line[0] for line in lines if second.name in line[1:]} == {
+            *("both-chromium-uat", "second-chromium-y"),
+            *second.workers(),
+        }
+        (other,) = json.loads(first.grid.command("status", "--json").stdout)["otherHosts"]
+        assert {worker["id"]: worker["active"] for worker in other["workers"]} == {
+            worker["id"]: worker["active"] for worker in second.grid.status()["workers"]
+        }
 
 
 # A host leaves

@@ -1,12 +1,14 @@
 """The tables of status and sessions: whole in a pipe, no wider than a terminal."""
 
+import re
 import sys
 from typing import Any
 
 import pytest
 
+from pwgrid.cli import exit_codes
 from pwgrid.cli.sessions import sessions_text
-from pwgrid.cli.status import status_text
+from pwgrid.cli.status import exit_code, status_text
 
 WORKER: dict[str, Any] = {
     "id": "8dd2f4ed",
@@ -85,6 +87,47 @@ def test_the_status_has_every_figure_in_a_line_of_its_own() -> None:
         "memory: above MAX_WORKER_MEMORY_MIB (12 s left)",
     ]
     assert second.split()[4:8] == ["0/5", "49", "-", "memory:"]
+
+
+def test_the_status_has_pools_and_workers_of_all_hosts_each_with_its_host() -> None:
+    elsewhere = {
+        **WORKER,
+        "id": "cccccccc",
+        "pid": None,
+        "active": 1,
+        "memoryMib": 70,
+        "drainLeftS": None,
+        "reason": None,
+    }
+    other = {
+        "name": "10.0.0.2:80",
+        "pools": [{**POOL, "wanted": 7, "reason": "no browser", "drainTimeouts": 0}],
+        "workers": [{**elsewhere, "host": "10.0.0.2:80"}],
+    }
+    found = {**STATUS, "host": {**STATUS["host"], "name": "10.0.0.1:80"}, "otherHosts": [other]}
+    rows = [re.split(r"  +", line) for line in status_text(found).splitlines()[5:]]
+    assert [row[0] for row in rows] == [
+        "POOL",
+        "chromium",
+        "chromium",
+        "",
+        "WORKER",
+        "8dd2f4ed",
+        "ffffffff",
+        "cccccccc",
+    ]
+    assert [rows[0][8], *(row[8] for row in rows[1:3])] == ["HOST", "10.0.0.1:80", "10.0.0.2:80"]
+    assert [row[1:9:5] + row[9:] for row in rows[2:3]] == [["7", "1", "no browser"]]
+    assert rows[4][-1] == "HOST"
+    assert [row[7] for row in rows[5:7]] == ["10.0.0.1:80"] * 2
+    assert rows[7] == ["cccccccc", "chromium", "-", "draining", "1/5", "49", "-", "10.0.0.2:80"]
+    healthy = {
+        **found,
+        "problems": [],
+        "pools": [{**POOL, "reason": None}],
+        "redis": {**STATUS["redis"], "error": None},
+    }
+    assert exit_code(healthy) == exit_codes.HEALTHY  # that of its own host
 
 
 def test_each_worker_has_its_playwright_where_they_have_several() -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from pwgrid.common.whole_pool import Figures
 from pwgrid.proxy.policy.whole_pools import whole_pools
 from pwgrid.proxy.roster import Roster
 from tests.support.state_frames import told_of_pool
@@ -33,6 +34,12 @@ def test_pools_of_one_name_are_one_with_the_sums_of_all_hosts() -> None:
     assert [getattr(both.whole, name) for name in COUNTED] == [6, 4, 2, 8, 10, 12, 14]
     assert (both.whole.slots, both.whole.reason) == (5, "a: no browser")
     assert (found["other"].whole.wanted, [*found["other"].hosts]) == (8, ["b"])
+
+
+def test_what_a_master_tells_is_read_and_told_again_as_it_is() -> None:
+    told = {name: number for number, name in enumerate(told_of_pool()) if name in {*COUNTED, "drainTimeouts"}}
+    figures = {**told, "suspect": 9, "removed": True, "reason": "no browser"}
+    assert Figures.read(figures).as_told() == figures
 
 
 def test_a_pool_of_one_host_is_as_that_one_tells() -> None:

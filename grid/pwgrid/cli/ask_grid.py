@@ -176,6 +176,7 @@ def _check_peer(control: socket.socket, directory: Path) -> None:
 
 def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, Any]:
     """The master's status, and what the registry adds to it."""
+    from pwgrid.cli.other_hosts import other_hosts
     from pwgrid.registry.blocking_reads import hosts, snapshot  # redis-py takes 0.2 s to import
     from pwgrid.registry.selectable_workers import until_all_serve
 
@@ -189,6 +190,8 @@ def status(grid: RunningGrid, timeout_s: float = REPLY_TIMEOUT_S) -> dict[str, A
         others = None if found["redis"].get("pid") else hosts(url, prefix)
         add_registry(found, registry, others)
         found["hosts"] = _hosts(others, registry.active) if others is not None else []
+        name = found["host"].get("name", "")  # an older master tells none
+        found["otherHosts"] = other_hosts(others, name, registry, time.time()) if others is not None and name else []
     except RegistryUnavailable as error:
         add_registry(found, error)
     return found

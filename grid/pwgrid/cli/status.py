@@ -4,7 +4,7 @@ import contextlib
 import sys
 import time
 from collections import Counter
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import click
 
@@ -17,6 +17,7 @@ from pwgrid.common.wording import counted
 from pwgrid.runtime.find_grids import GridWithoutMaster
 
 Found = dict[str, Any]
+Cell = TypeVar("Cell")
 
 
 @click.command()
@@ -32,6 +33,8 @@ Found = dict[str, Any]
 @with_json
 def status(port: int | None, runtime_dir: str | None, every_s: float | None, as_json: bool) -> None:
     """Shows the pools and workers, sessions and memory of a grid.
+
+    Where several hosts are one grid, those of all of them; all else, and the exit code, is of this one.
 
     The exit code is 0 when it is healthy, 3 when it is degraded (not ready, a pool short of workers for a reason, Redis
     away or taking no writes, another problem), 4 when none is running, 1 when it does not answer.
@@ -132,22 +135,51 @@ def status_text(found: Found) -> str:
     lines.append(f"host {host['availableMib']} MiB available" + _problem(host["guard"]))
     lines += [] if is_ready else [f"NOT READY: {found['reason']}"]
     lines += [f"PROBLEM: {problem}" for problem in found["problems"]]
-    has_several = len({pool.get("playwright") for pool in found["pools"]}) > 1
-    workers_differ = len({worker.get("playwrightVersion") for worker in found["workers"]} - {None}) > 1
-    sessions = Counter[str]()
-    for worker in found["workers"]:
-        sessions[worker["pool"]] += worker["active"] or 0
-    pools = [_pool_row(pool, sessions[pool["name"]], with_version=has_several) for pool in found["pools"]]
-    head = ("POOL", "WANTED", "AVAILABLE", "SPARE", "STARTING", "DRAINING", "SESSIONS", "SLOTS", "")
     waiting = [(each["pool"], each["run"], each["token"], each["waiting"]) for each in found["waitingByRun"]]
     line = ["", table(("WAITING FOR", "RUN", "TOKEN", "CLIENTS"), waiting)] if waiting else []
-    workers = [_worker_row(worker, with_version=workers_differ) for worker in found["workers"]]
-    memory = f"MEMORY ({host['memoryMetric'].upper()})"
-    worker_head = ("WORKER", "POOL", "PID", "STATUS", "SESSIONS", "LIFETIME", memory, "")
     runs = [[run[what] for what in ("name", "run", "labels", "slots")] for run in found["runs"]]
     line += ["", table(("NAME", "RUN", "LABELS", "SLOTS"), runs)] if runs else []
     line += _hosts(found.get("hosts", []))
-    return "\n".join([*map(one_line, lines), "", table(head, pools), *line, "", table(worker_head, workers)])
+    return "\n".join([*map(one_line, lines), "", _pools(found), *line, "", _workers(found)])
+
+
+def _pools(found: Found) -> str:
+    """The table of pools: this host's, and behind them those of each other one."""
+    others = found.get("otherHosts", [])
+    head = ("POOL", "WANTED", "AVAILABLE", "SPARE", "STARTING", "DRAINING", "SESSIONS", "SLOTS", "")
+    own = {"name": found["host"].get("name", ""), "pools": found["pools"], "workers": found["workers"]}
+    shown = [own, *others]
+    has_several = len({pool.get("playwright") for each in shown for pool in each["pools"]}) > 1
+    rows = []
+    for each in shown:
+        sessions = Counter[str]()
+        for worker in each["workers"]:
+            sessions[worker["pool"]] += worker["active"] or 0
+        for pool in each["pools"]:
+            row = _pool_row(pool, sessions[pool["name"]], with_version=has_several)
+            rows.append(_with_host(row, each["name"]) if others else row)
+    return table(_with_host(head, "HOST") if others else head, rows)
+
+
+def _workers(found: Found) -> str:
+    """The table of workers, in the same order. Of other hosts' ones the memory is not known."""
+    others = found.get("otherHosts", [])
+    memory = f"MEMORY ({found['host']['memoryMetric'].upper()})"
+    head = ("WORKER", "POOL", "PID", "STATUS", "SESSIONS", "LIFETIME", memory, "")
+    elsewhere = [{**worker, "memoryMib": None} for each in others for worker in each["workers"]]
+    shown = [*found["workers"], *elsewhere]
+    differ = len({worker.get("playwrightVersion") for worker in shown} - {None}) > 1
+    rows = [_worker_row(worker, with_version=differ) for worker in shown]
+    if not others:
+        return table(head, rows)
+    names = [worker.get("host") or found["host"].get("name", "") for worker in shown]
+    with_hosts = [_with_host(row, name) for row, name in zip(rows, names, strict=True)]
+    return table(_with_host(head, "HOST"), with_hosts)
+
+
+def _with_host(row: tuple[Cell, ...], host: str) -> tuple[Cell | str, ...]:
+    """The row with its host before the last column, which is for remarks."""
+    return (*row[:-1], host, row[-1])
 
 
 def _hosts(hosts: list[Found]) -> list[str]:
@@ -191,9 +223,9 @@ def _worker_row(worker: Found, *, with_version: bool) -> tuple[object, ...]:
     return (
         worker["id"],
         worker["pool"],
-        worker["pid"],
+        worker["pid"] or "-",
         worker["status"],
-        f"{worker['active'] or 0}/{worker['slots']}",
+        f"{worker['active'] or 0}/{worker['slots'] or '-'}",
         worker["lifetime"] or 0,
         "-" if size is None else f"{size} MiB",
         "; ".join(filter(None, (_version(worker) if with_version else "", launched, state))),

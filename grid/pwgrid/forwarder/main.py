@@ -14,6 +14,7 @@ from pwgrid.common import log as logging
 from pwgrid.common.client_marks import is_served, mark_passed_on, mark_served
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.control.parking import ParkedSession
+from pwgrid.forwarder.large_pipes import LargePipes
 from pwgrid.forwarder.loop import Loop, Timer
 from pwgrid.forwarder.offers import Offer, OfferServer, PendingSession
 from pwgrid.forwarder.parking import Parking
@@ -34,6 +35,7 @@ class Forwarder:
     def __init__(self, boot: ForwarderArguments) -> None:
         self.boot = boot
         self.loop = Loop()
+        self._large_pipes = LargePipes()
         self.sessions: dict[str, ForwardedSession] = {}
         self.pending: set[PendingSession] = set()
         self._resolver = Resolver(self.loop)
@@ -126,7 +128,7 @@ class Forwarder:
         parked = ParkedSession(offer.session, time.time(), pending.promised, _peer(offer.client), offer.address)
         mark_passed_on(offer.client)
         fds = (offer.client.detach(), host.detach(), *pipes)
-        session = ForwardedSession(self.loop, parked, fds, self._ended)
+        session = ForwardedSession(self.loop, parked, fds, self._large_pipes, self._ended)
         self.sessions[offer.session] = session
         self._parking.note(offer.session)
         mark_served(session.client)
@@ -135,7 +137,7 @@ class Forwarder:
 
     def _take_over(self, parked: ParkedSession, fds: list[int]) -> None:
         """Goes on with a session of the process before this one."""
-        session = ForwardedSession(self.loop, parked, fds, self._ended)
+        session = ForwardedSession(self.loop, parked, fds, self._large_pipes, self._ended)
         if parked.session in self.sessions:
             session.close()
             return

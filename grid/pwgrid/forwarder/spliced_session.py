@@ -6,17 +6,20 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 import socket
 import termios
 import time
 from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import structlog
 
 from pwgrid.control.parking import ParkedSession
 from pwgrid.forwarder.direction import Direction, Step
+from pwgrid.forwarder.large_pipes import LARGE_FROM, LargePipes
 from pwgrid.forwarder.loop import BROKEN, ENDED, READABLE, WRITABLE, Loop, Timer
 
 log = structlog.get_logger()
@@ -34,27 +37,68 @@ on one side is over, and the kernel, too, waits no longer for the other end of a
 _FLAGS: Final = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
 _UNREAD: Final = array("i", [0])
 
+_MESSAGE: Final = select.EPOLLIN | select.EPOLLOUT
+"""The events of a socket that has got something, has not ended, and takes what it is given."""
+
 
 class Way:
     """One way of a session: its state, and its descriptors. The pipe's ends are `into` and `out`. `may_end`: the source
     may have ended, as far as the last event tells."""
 
-    __slots__ = ("direction", "into", "may_end", "out", "source", "target")
+    __slots__ = (
+        *("direction", "into", "is_large", "large_pipes", "may_end", "out"),
+        *("source", "source_fd", "target", "target_fd"),
+    )
 
-    def __init__(self, source: socket.socket, out: int, into: int, target: socket.socket, held: int) -> None:
-        self.source = source
-        self.target = target
+    def __init__(
+        self,
+        source: socket.socket,
+        out: int,
+        into: int,
+        target: socket.socket,
+        large_pipes: LargePipes,
+    ) -> None:
+        self.source, self.source_fd = source, source.fileno()
+        self.target, self.target_fd = target, target.fileno()
         self.out = out
         self.into = into
-        self.direction = Direction(held)
+        self.large_pipes = large_pipes
+        self.is_large = False
+        self.direction = Direction(_unread(out))
         self.may_end = True
+
+    def passes_on(self) -> bool:
+        """Moves what the source has just got, which has not ended. Returns False if there is more to do: `take` makes
+        all further steps.
+
+        The same as FILL and DRAIN, without a call for each: a message of 100 bytes waits for this code, and is a tenth
+        faster there and back by it.
+        """
+        direction = self.direction
+        if direction.held or direction.is_over or direction.is_finished or not direction.is_writable:
+            return False
+        try:
+            direction.filled(os.splice(self.source_fd, self.into, MOST_BYTES, None, None, _FLAGS))
+            direction.drained(os.splice(self.out, self.target_fd, direction.held, None, None, _FLAGS))
+        except OSError:  # it is met again, or an event tells
+            return False
+        self.may_end = False
+        if direction.held or direction.is_over or _unread(self.source_fd):
+            return False
+        direction.source_is_empty()
+        return True
+
+    def _enlarge_pipe_if_much_comes(self) -> None:
+        if self.direction.held >= LARGE_FROM and not self.is_large:
+            self.is_large = self.large_pipes.enlarge(self.into)
 
     def take(self, step: Step) -> bool:
         """Makes a step, or notes why it cannot be made now. Returns False if the source was reset."""
         direction = self.direction
         if step is Step.FILL:
             try:
-                direction.filled(os.splice(self.source.fileno(), self.into, MOST_BYTES, flags=_FLAGS))
+                direction.filled(os.splice(self.source_fd, self.into, MOST_BYTES, flags=_FLAGS))
+                self._enlarge_pipe_if_much_comes()
             except BlockingIOError:
                 direction.blocked()
             except OSError:
@@ -84,7 +128,12 @@ class ForwardedSession:
     many bytes the pipes hold, and an end that was there to be read is there again."""
 
     def __init__(
-        self, loop: Loop, parked: ParkedSession, fds: Sequence[int], on_end: Callable[[ForwardedSession], None]
+        self,
+        loop: Loop,
+        parked: ParkedSession,
+        fds: Sequence[int],
+        large_pipes: LargePipes,
+        on_end: Callable[[ForwardedSession], None],
     ) -> None:
         client, host, up_out, up_in, down_out, down_in = fds
         self.parked = parked
@@ -92,8 +141,8 @@ class ForwardedSession:
         self._on_end = on_end
         self.client = _socket(client)
         self._host = _socket(host)
-        self._up = Way(self.client, up_out, up_in, self._host, _unread(up_out))
-        self._down = Way(self._host, down_out, down_in, self.client, _unread(down_out))
+        self._up = Way(self.client, up_out, up_in, self._host, large_pipes)
+        self._down = Way(self._host, down_out, down_in, self.client, large_pipes)
         self._half_ended: Timer | None = None
         self._goes_on_soon = False
         self.is_over = False
@@ -109,8 +158,9 @@ class ForwardedSession:
 
     def start(self) -> None:
         """Moves what there is, and from now on what comes."""
-        self._loop.add_edges(self.client, self._on_client)
-        self._loop.add_edges(self._host, self._on_host)
+        up, down = self._up, self._down
+        self._loop.add_edges(self.client, partial(self._on_events, up, down.direction))
+        self._loop.add_edges(self._host, partial(self._on_events, down, up.direction))
         self._go_on()
 
     def end(self, reason: str) -> None:
@@ -141,14 +191,14 @@ class ForwardedSession:
                 if fd >= 0:
                     os.close(fd)
             way.out = way.into = -1
+            if way.is_large:
+                way.is_large = False
+                way.large_pipes.released()
 
-    def _on_client(self, events: int) -> None:
-        _note(events, self._up, self._down.direction)
-        self._go_on()
-
-    def _on_host(self, events: int) -> None:
-        _note(events, self._down, self._up.direction)
-        self._go_on()
+    def _on_events(self, source_of: Way, target_of: Direction, events: int) -> None:
+        if events != _MESSAGE or target_of.held or not source_of.passes_on():
+            _note(events, source_of, target_of)
+            self._go_on()
 
     def _go_on(self) -> None:
         self._goes_on_soon = False

@@ -27,6 +27,7 @@ from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry import records
 from pwgrid.registry.fault_of import NONSENSE, fault_of, write_fault
 from pwgrid.registry.hosts import HostRecords
+from pwgrid.registry.lines import Lines
 from pwgrid.registry.open_redis import database
 from pwgrid.registry.records import (
     Activity,
@@ -79,6 +80,7 @@ class Registry:
         self.client = RedisClient(url, timeout_s=self._timeout_s, scripts=SCRIPTS.values(), prefix=prefix)
         self.client.on_connect(self._move_subscriptions)
         self.hosts = HostRecords(self.client, prefix)
+        self.lines = Lines(self.client, prefix, f"{host}/{self._instance}")
 
     def __repr__(self) -> str:
         return f"<Registry {self.client!r} prefix={self._prefix!r}>"
@@ -125,6 +127,7 @@ class Registry:
         kind: HeldAs = HeldAs.SESSION,
         prefer_host: str = "",
         avoid_hosts: Collection[str] = (),
+        in_line: bool | None = None,
     ) -> str | None:
         """Chooses a worker, leases one of its slots for `lease_s`, and returns its id. Returns None when no worker is
         eligible, a cap is reached, or the session has run already.
@@ -133,7 +136,9 @@ class Registry:
         eligible, with `pool` only that pool's. `fields` go into the session's record. `caps` maps a name like
         "run:nightly" to how many of its sessions may live at once. A session that was selected before gets the same
         answer; if its worker is excluded now, that lease is taken back. For a borrowed lease, `kind` says so, and
-        `session_id` is its id. Workers of `prefer_host` come first, those of `avoid_hosts` are not eligible.
+        `session_id` is its id. Workers of `prefer_host` come first, those of `avoid_hosts` are not eligible. Where
+        hosts share their lines, `in_line` says whether the client stands in one, and has been told that it is its turn:
+        if not, there is no slot while others wait, else none once another one has come free.
         """
         settings = self._settings
         extra = [text for pair in fields.items() for text in pair] if fields else []
@@ -143,6 +148,8 @@ class Registry:
             extra += ["prefer:host", prefer_host]
         if avoid_hosts:
             extra += ["avoid:hosts", ",".join(avoid_hosts)]
+        if in_line is not None:
+            extra += ["turn:of", self.lines.line_id] if in_line else ["behind:line", "1"]
         arguments = (
             browser_type,
             max_concurrent,
@@ -442,15 +449,21 @@ class Registry:
         )
 
     def subscribe_slots(self, callback: Callable[[str | None], None]) -> None:
-        """Calls `callback` with a pool's name when a slot of it may have come free, and with None after each
-        (re)connection to Redis, since messages may have been missed."""
+        """Calls `callback` with a pool's name when a slot of it may have come free, or it is this proxy's turn there;
+        and with None after each (re)connection to Redis, since messages may have been missed."""
         before_name = f"{self._prefix}slots:"
+
+        def heard(channel: str) -> None:
+            pool, _, line_id = channel.removeprefix(before_name).partition("@")
+            if line_id in ("", self.lines.line_id):
+                callback(pool)
+
         self._subscriptions.append(
             Subscription(
                 self._url,
                 timeout_s=self._timeout_s,
                 patterns=(glob_escape(before_name) + "*",),
-                on_message=lambda channel: callback(channel.removeprefix(before_name)),
+                on_message=heard,
                 on_subscribed=lambda: callback(None),
                 prefix=self._prefix,
             )

@@ -34,6 +34,7 @@ _OF_NO_KEY: Final = (
     ("SCAN", "0"),
     ("SCRIPT", "LOAD", "return 1"),
     ("SELECT", "0"),
+    ("TIME",),
 )
 
 _OF_CLUSTER: Final = (("CLUSTER", "INFO"), ("CLUSTER", "NODES"), ("CLUSTER", "SLOTS"))

@@ -25,6 +25,25 @@ class Party(NamedTuple):
     run: str
 
 
+class Head(NamedTuple, Generic[Waiter]):
+    """A party in a line, as other hosts' lines need it: its first waiter, and the first that may ask for a slot."""
+
+    party: Party
+    first: Waiter
+    asking: Waiter | None
+
+
+class Turn(NamedTuple):
+    """Whose turn it is in a line, as it is one line with those of other hosts."""
+
+    party: Party | None
+    """Whose first waiter is to ask for a slot now; None: nobody here is."""
+    is_held: bool = False
+    """Whether somebody here may ask once another host's party has had its turn."""
+    is_new_round: bool = False
+    """Whether a slot has come free since, so that also those may ask who have asked in vain."""
+
+
 class Waiting(NamedTuple):
     """How many clients of one party wait in a pool's line; `run` and `token` are "" for none."""
 
@@ -81,11 +100,31 @@ class FairLine(Generic[Waiter]):
 
     def first(self, without: Collection[Hashable] = ()) -> Waiter | None:
         """Returns who gets a free slot, or None if nobody waits for it. `without` are kinds that may not have it."""
-        for kinds in self._parties.values():
-            heads = [next(iter(alike.items())) for kind, alike in kinds.items() if kind not in without]
-            if heads:
-                return min(heads, key=lambda head: head[1])[0]
+        for party in self._parties:
+            if (waiter := self.first_of(party, without)) is not None:
+                return waiter
         return None
+
+    def first_of(self, party: Party, without: Collection[Hashable] = ()) -> Waiter | None:
+        """As `first`, in this party."""
+        kinds = self._parties.get(party, {})
+        firsts = [next(iter(alike.items())) for kind, alike in kinds.items() if kind not in without]
+        return min(firsts, key=lambda first: first[1])[0] if firsts else None
+
+    def heads(self, without: Collection[Hashable], most: int) -> list[Head[Waiter]]:
+        """Returns up to `most` parties in the order of their turns, first those that have a waiter for a free slot.
+        `without` is as for `first`."""
+        asking, others = list[Head[Waiter]](), list[Head[Waiter]]()
+        for party in self._parties:
+            if len(asking) == most:
+                break
+            waiter, first = self.first_of(party, without), self.first_of(party)
+            if first is not None:
+                (others if waiter is None else asking).append(Head(party, first, waiter))
+        return [*asking, *others][:most]
+
+    def has_party(self, party: Party) -> bool:
+        return party in self._parties
 
     def serve(self, waiter: Waiter) -> None:
         """Removes a waiter that got its slot; its party's next turn is after all others'. Raises KeyError if it is not

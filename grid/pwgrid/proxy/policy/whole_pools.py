@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from pwgrid.common.whole_pool import Figures, whole
 from pwgrid.proxy.roster import PoolView, Roster
 
 
@@ -29,19 +30,6 @@ def whole_pools(rosters: Mapping[str, Roster]) -> dict[str, WholePool]:
 
 
 def _sum(hosts: Mapping[str, PoolView]) -> PoolView:
-    pools = list(hosts.values())
-    if len(pools) == 1:
-        return pools[0]
-    reasons = [f"{host}: {pool.reason}" for host, pool in hosts.items() if pool.reason]
-    return replace(
-        pools[0],
-        wanted=sum(pool.wanted for pool in pools),
-        available=sum(pool.available for pool in pools),
-        suspect=sum(pool.suspect for pool in pools),
-        starting=sum(pool.starting for pool in pools),
-        spare=sum(pool.spare for pool in pools),
-        draining=sum(pool.draining for pool in pools),
-        drain_timeouts=sum(pool.drain_timeouts for pool in pools),
-        is_removed=all(pool.is_removed for pool in pools),
-        reason="; ".join(reasons) or None,
-    )
+    figures = {host: Figures(*(getattr(pool, name) for name in Figures._fields)) for host, pool in hosts.items()}
+    first = next(iter(hosts.values()))
+    return first if len(hosts) == 1 else replace(first, **whole(figures)._asdict())

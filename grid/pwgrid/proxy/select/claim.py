@@ -52,6 +52,9 @@ class Claim:
     trouble: str = ""
     """Why the last worker had no browser for it, as a sentence."""
     granted: asyncio.Future[str] | None = None
+    """None while it stands in no line."""
+    waits_since: float = 0.0
+    """Since when it stands in line, seconds of the event loop's clock."""
     abandoned: bool = False
     selection_s: float = 0.0
     """How long the registry took for its last answer; 0 where the worker was chosen without it."""

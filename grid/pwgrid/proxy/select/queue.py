@@ -3,15 +3,19 @@
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Hashable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.proxy.policy.fair_line import FairLine, Party, Waiting
 from pwgrid.proxy.policy.refusal import line_full, waited_in_vain
 from pwgrid.proxy.select.claim import Claim, ClientGone
+from pwgrid.proxy.select.turns import LINE_PATIENCE_S, Turns
 from pwgrid.settings.model import Settings
 
 Key = TypeVar("Key", bound=Hashable)
+
+MOST_HEADS: Final = 32
+"""So many parties of a line take turns with those of other hosts at a time; the others follow when these are served."""
 
 
 class Queue:
@@ -20,7 +24,7 @@ class Queue:
     `select` leases a slot for a claim and returns its worker's id, or None; `give_back` takes back the lease of a
     client that has left. Of the settings MAX_QUEUE bounds all lines together; BORROW_QUEUE_MAX bounds clients that
     borrow in one line, and BORROW_QUEUE_MAX_PER_RUN those of the same run there. Calls `on_change` whenever a client
-    joins or leaves a line.
+    joins or leaves a line. With `turns` the line of a pool is one with those of other hosts.
     """
 
     def __init__(
@@ -28,10 +32,14 @@ class Queue:
         select: Callable[[Claim], Awaitable[str | None]],
         give_back: Callable[[Claim], Awaitable[None]],
         settings: Settings,
+        turns: Turns | None = None,
     ) -> None:
         self._select = select
         self.give_back = give_back
         self._settings = settings
+        self._turns = turns
+        self._held: dict[str, asyncio.TimerHandle] = {}
+        """Pools whose lines wait for another host's turn: when they ask again, if they do not hear before."""
         self.on_change: Callable[[], None] = lambda: None
         self._lines: defaultdict[str, FairLine[Claim]] = defaultdict(FairLine)
         self._borrowing: Counter[tuple[str, Party | None]] = Counter()
@@ -87,10 +95,14 @@ class Queue:
         self._wakes += 1
         # The session that ended may be of another pool, and have made room under a cap for clients that wait here.
         for each in [*self._lines] if pool is None else {pool, *self._capped}:
-            if self._lines.get(each) and not self._paused:
-                self._woken.add(each)
-                if each not in self._serving:
-                    self._serving[each] = asyncio.create_task(self._serve(each), name=f"serve {each} queue")
+            if self._lines.get(each):
+                self._serve_soon(each)
+
+    def _serve_soon(self, pool: str) -> None:
+        if not self._paused:
+            self._woken.add(pool)
+            if pool not in self._serving:
+                self._serving[pool] = asyncio.create_task(self._serve(pool), name=f"serve {pool} queue")
 
     def pause(self, paused: bool) -> None:
         """While paused (the host is short of memory) everyone waits. Ending the pause serves the lines."""
@@ -126,9 +138,9 @@ class Queue:
         self._join(claim)
         granted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         claim.granted = granted
-        if not has_asked:
+        if not has_asked or self._are_turns_shared():
             # Redis tells of a free slot only after a selection that found none: ask once for this claim, too, although
-            # others wait before it.
+            # others wait before it. Other hosts hear of it, too.
             self.wake(claim.pool)
         try:
             async with asyncio.timeout_at(claim.deadline):
@@ -155,12 +167,19 @@ class Queue:
         for limit, waiting, most in bounds:
             if waiting >= most:
                 raise line_full(pool, claim.run, limit, most, len(line), line.position_of_next(party))
+        claim.waits_since = asyncio.get_running_loop().time()
         line.join(claim, party, claim.eligible_as())
         self._count(claim, 1)
 
     def _leave(self, claim: Claim) -> None:
-        if self._lines[claim.pool].leave(claim):
+        line = self._lines[claim.pool]
+        if line.leave(claim):
             self._count(claim, -1)
+            if not line.has_party(claim.party) and self._are_turns_shared():
+                self._serve_soon(claim.pool)  # so that no other host waits for its turn
+
+    def _are_turns_shared(self) -> bool:
+        return self._turns is not None and self._turns.are_shared
 
     def end_wait(self, claim: Claim, why: Exception) -> None:
         """Ends the wait of one client with `why`."""
@@ -180,13 +199,15 @@ class Queue:
         try:
             while pool in self._woken and not self._paused:
                 self._woken.remove(pool)
-                await self._serve_once(self._lines[pool])
+                await self._serve_once(pool, self._lines[pool])
         finally:
             del self._serving[pool]
 
-    async def _serve_once(self, line: FairLine[Claim]) -> None:
+    async def _serve_once(self, pool: str, line: FairLine[Claim]) -> None:
         hopeless: set[Hashable] = set()
-        while not self._paused and (claim := line.first(hopeless)) is not None:
+        served: Party | None = None
+        while not self._paused and (claim := await self._next(pool, line, hopeless, served)) is not None:
+            served = None
             if (refusal := claim.refusal()) is not None:
                 self.end_wait(claim, refusal)
                 continue
@@ -198,9 +219,33 @@ class Queue:
                 await self.give_back(claim)
             else:
                 line.serve(claim)
+                served = claim.party
                 self._count(claim, -1)
                 claim.granted.set_result(slot)
                 await asyncio.sleep(0)  # so that its handoff comes before the next selection
+
+    async def _next(
+        self, pool: str, line: FairLine[Claim], hopeless: set[Hashable], served: Party | None
+    ) -> Claim | None:
+        """Returns whose turn it is, also among the clients of other hosts, which hear which party was `served` here.
+        None if nobody here may have a slot now."""
+        if (handle := self._held.pop(pool, None)) is not None:
+            handle.cancel()
+        while self._turns is not None and self._turns.are_shared:
+            heads = line.heads(hopeless, MOST_HEADS)
+            turn = await self._turns.take(pool, heads, served, has_caps=bool(self._capped[pool]))
+            if turn is None:  # Redis is away
+                break
+            served = None
+            if turn.is_new_round:
+                hopeless.clear()
+            if turn.is_held:
+                self._held[pool] = asyncio.get_running_loop().call_later(LINE_PATIENCE_S, self.wake, pool)
+            if turn.party is None:
+                return None
+            if (claim := line.first_of(turn.party, hopeless)) is not None:  # else it has left meanwhile
+                return claim
+        return line.first(hopeless)
 
 
 def _add(counter: Counter[Key], key: Key, by: int) -> None:

@@ -17,6 +17,7 @@ from pwgrid.proxy.policy.refusal import Refusal, registry_away
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.claim import Claim
 from pwgrid.proxy.select.queue import Queue
+from pwgrid.proxy.select.turns import Turns
 from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S, MAY_TAKE_IT_LATER, WorkerHealth
 from pwgrid.registry.records import PROFILE
 from pwgrid.registry.registry import Registry
@@ -37,7 +38,7 @@ class Selector:
     the caller changes it. Links tell `health` what they notice of workers."""
 
     def __init__(self, settings: Settings, registry: Registry, roster: Roster, lost: Collection[str]) -> None:
-        self.queue = Queue(self.select, self.give_back, settings)
+        self.queue = Queue(self.select, self.give_back, settings, Turns(registry, roster))
         self.health = WorkerHealth(lost, self.queue.wake)
         self._settings = settings
         self._registry = registry
@@ -70,6 +71,7 @@ class Selector:
                 caps=claim.caps,
                 prefer_host=hosts.own if hosts.is_own_first and hosts.others else "",
                 avoid_hosts=self._avoided(claim),
+                in_line=claim.granted is not None if hosts.others else None,
             )
         except RegistryUnavailable as error:
             if not self._without_redis:
