@@ -29,8 +29,8 @@ AT_A_TIME = 50
 """Small commands before the other side's turn."""
 
 SMALL_LIMIT, LARGE_LIMIT = 1.05, 1.08
-"""Of the time that a bare bridge takes. How much a hop through Node costs by itself differs from host to host: a bridge takes 1.15 and 0.83 × of a
-direct port on one, 1.27 and 0.92 × on another. 1.2 and 0.9 × direct on the first are these."""
+"""Of the time that a bare bridge takes. What a hop through Node costs by itself differs from host to host: a bridge
+takes 1.15 and 0.83 × of a direct port on one, 1.27 and 0.92 × on another. On the first, these are 1.2 and 0.9 ×."""
 
 _BRIDGE = Path(__file__).with_name("ws_bridge.cjs")
 

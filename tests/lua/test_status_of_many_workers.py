@@ -29,7 +29,7 @@ async def test_a_status_reads_no_more_workers_than_tell_that_its_pools_serve(
 
     def answers(_grid: RunningGrid, name: str, **_: Any) -> dict[str, Any]:
         worker = {"id": "x1", "browserType": "chromium", "active": None, "lifetime": None}
-        status = {"workers": [worker], "pools": [POOL], "redis": {"staleS": 30}, "reason": None}
+        status = {"workers": [worker], "pools": [POOL], "redis": {"staleS": 30}, "host": {}, "reason": None}
         return status if name == "status" else {"url": own_redis.url, "prefix": ""}
 
     monkeypatch.setattr(ask_grid, "ask", answers)
