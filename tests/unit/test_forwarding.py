@@ -16,6 +16,7 @@ from pwgrid.common.client_marks import mark_passed_on, mark_served
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
 from pwgrid.proxy.connect.forwarding import Forwarding
+from pwgrid.proxy.connect.from_other_hosts import FromOtherHosts
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs, HostUnreachable, may_be_served
 from pwgrid.proxy.hosts.host_table import OtherHost
 from pwgrid.proxy.hosts.keep_hosts import HostKeeper
@@ -94,9 +95,9 @@ class Forwarder:
             runtime,
             cast(HostKeeper, self.keeper),
             cast(HostRecords, self.records),
-            cast(Handoffs, self.workers),
             Heard(),  # type: ignore[arg-type]
         )
+        self.from_others = FromOtherHosts(cast(HostRecords, self.records), cast(Handoffs, self.workers))
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         self.listener.bind(str(runtime / FORWARDER_SOCKET))
         self.listener.listen()
@@ -275,13 +276,13 @@ async def test_a_client_is_taken_once_with_times_of_this_host(forwarder: Forward
     request = {**REQUEST, "lease": ["l1", "secret"], "left": {"until": 5.0}}
     forwarder.records.forwards[ID] = {"worker": "w1", "session": "s1", "request": request, "left": {"until": 9.0}}
     before = time.monotonic()
-    forwarded = await forwarder.forwarding.take(ID)
+    forwarded = await forwarder.from_others.take(ID)
     assert (forwarded.worker_id, forwarded.session_id, forwarded.early) == ("w1", "s1", "hello")
     assert forwarded.ids == {"lease": "l1"}
     assert before + 9 <= forwarded.until <= time.monotonic() + 9
     assert before + 5 <= forwarded.request["until"] <= time.monotonic() + 5
     with pytest.raises(Refusal) as caught:
-        await forwarder.forwarding.take(ID)
+        await forwarder.from_others.take(ID)
     assert caught.value.status == 404
 
 
@@ -289,17 +290,17 @@ async def test_a_client_is_taken_once_with_times_of_this_host(forwarder: Forward
 async def test_what_makes_no_sense_is_refused(forwarder: Forwarder, forward: dict[str, Any]) -> None:
     forwarder.records.forwards[ID] = forward
     with pytest.raises(Refusal) as caught:
-        await forwarder.forwarding.take(ID)
+        await forwarder.from_others.take(ID)
     assert caught.value.status == 400
 
 
 async def test_a_path_without_an_id_asks_redis_nothing(forwarder: Forwarder) -> None:
     forwarder.records.is_away = True
     with pytest.raises(Refusal) as caught:
-        await forwarder.forwarding.take("")
+        await forwarder.from_others.take("")
     assert caught.value.status == 404
     with pytest.raises(Refusal) as caught:
-        await forwarder.forwarding.take(ID)
+        await forwarder.from_others.take(ID)
     assert caught.value.status == 503
 
 
@@ -307,12 +308,12 @@ async def test_a_question_is_passed_on_with_its_answer_or_why_there_is_none(forw
     asked = {"worker": "w1", "ask": {"do": "take", "id": "l1", "left": {"deadline": 2.0}}, "left": {"until": 4.0}}
     forwarder.records.forwards[ID] = dict(asked)
     before = time.monotonic()
-    assert await forwarder.forwarding.answer(await forwarder.forwarding.taken(ID)) == {"refused": None}
+    assert await forwarder.from_others.answer(await forwarder.from_others.taken(ID)) == {"refused": None}
     ((worker_id, question, until),) = forwarder.workers.asked
     assert (worker_id, question["do"], question["id"]) == ("w1", "take", "l1")
     assert before + 2 <= question["deadline"] <= time.monotonic() + 2
     assert before + 4 <= until <= time.monotonic() + 4
     forwarder.workers.answer = HandoffFailure("the worker is gone", detail="x")
     forwarder.records.forwards[ID] = dict(asked)
-    told = await forwarder.forwarding.answer(await forwarder.forwarding.taken(ID))
+    told = await forwarder.from_others.answer(await forwarder.from_others.taken(ID))
     assert told == {"failure": {"refused": "the worker is gone", "isRefusal": False, "ended": None, "detail": "x"}}

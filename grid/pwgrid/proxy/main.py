@@ -32,6 +32,7 @@ from pwgrid.proxy.connect.encrypted_client import EncryptedClientChooser
 from pwgrid.proxy.connect.find_session import SessionFinder
 from pwgrid.proxy.connect.first_bytes import ProtocolChooser
 from pwgrid.proxy.connect.forwarding import Forwarding
+from pwgrid.proxy.connect.from_other_hosts import FromOtherHosts
 from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.handoff_link import Handoffs
 from pwgrid.proxy.connect.idle_connections import IdleConnections
@@ -126,10 +127,6 @@ class Proxy:
             self._hosts_changed,
             instance_of(boot.runtime) if self.settings.host_name() else "",
         )
-        forwarding = None
-        if self.hosts.name:
-            records, health = self.registry.hosts, self.selector.health
-            forwarding = Forwarding(boot.runtime, self.hosts, records, self.handoffs, health, self.settings.tls_ca)
         self.access = access_of(boot, lambda: self._is_retiring and self.roster.operators_token != own_token_id)
         self.readiness = Readiness(self.settings, self.roster, self.registry)
         sessions = SessionFinder(self.registry, self.roster, self.handoffs)
@@ -137,7 +134,10 @@ class Proxy:
             self.settings, self.roster, self.selector, self.handoffs, self.access, self.readiness, sessions
         )
         self.gateway.traces = traces
-        self.gateway.forwarding = forwarding
+        if self.hosts.name:
+            records, health = self.registry.hosts, self.selector.health
+            self.gateway.forwarding = Forwarding(boot.runtime, self.hosts, records, health, self.settings.tls_ca)
+            self.gateway.from_other_hosts = FromOtherHosts(records, self.handoffs)
         most_bytes = self.settings.session_files_max_mib * MIB
         self.files = SessionFiles(boot.runtime, self.settings.session_files_ttl, most_bytes)
         self.master = AskMaster(boot.runtime / "control.sock")

@@ -11,11 +11,12 @@ from pwgrid.proxy.api import dashboard_files, docs_pages, not_a_websocket
 from pwgrid.proxy.api.devtools import devtools_routes
 from pwgrid.proxy.api.errors import HANDLERS, problems
 from pwgrid.proxy.api.grid import health_routes, operator_routes, pool_command_routes
-from pwgrid.proxy.api.hosts import forwarded_route, host_routes
+from pwgrid.proxy.api.hosts import host_routes
 from pwgrid.proxy.api.leases import lease_routes
 from pwgrid.proxy.api.live_view import live_view_route
 from pwgrid.proxy.api.metrics import RequestCounts, Requests, metrics_route
 from pwgrid.proxy.api.page_socket import page_route
+from pwgrid.proxy.api.questions_from_hosts import questions_route
 from pwgrid.proxy.api.requests_as_sent import RequestsAsSent
 from pwgrid.proxy.api.requests_without_route import UsualRequests, WithoutRoute
 from pwgrid.proxy.api.roles import check_all_name_a_role
@@ -61,7 +62,7 @@ def create_app(grid: Services, access: Access) -> FastAPI:
         (operator_routes(grid), takes_token),
         (pool_command_routes(grid), takes_token),
         (host_routes(grid), takes_token),
-        (forwarded_route(grid), {}),
+        (questions_route(grid), {}),
         (metrics_route(grid, requests), takes_token),
     ]
     for router, of_all in routers:

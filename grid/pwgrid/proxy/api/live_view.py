@@ -76,9 +76,9 @@ def live_view_route(grid: Services) -> APIRouter:
     async def for_host(socket: WebSocket, forward_id: Annotated[str, Path(alias="id")]) -> None:
         """Asks for no token: whoever knows the id of what was left in Redis has been told it by who has left it
         there. That host has checked who looks, and ends the connection when that one may no longer."""
-        if (forwarding := grid.gateway.forwarding) is None or not forward_in(f"{PATH}{forward_id}"):
+        if (others := grid.gateway.from_other_hosts) is None or not forward_in(f"{PATH}{forward_id}"):
             raise nothing_at(f"{VIEW_PATH}{forward_id}")
-        asked = (await forwarding.taken(forward_id)).get("view")
+        asked = (await others.taken(forward_id)).get("view")
         if not isinstance(asked, dict):
             raise nothing_at(f"{VIEW_PATH}{forward_id}")
         _check_allowed(grid)

@@ -24,7 +24,7 @@ from pwgrid.proxy.client_traces import Attempt, attempting
 from pwgrid.proxy.connect.encrypted_client import socket_of
 from pwgrid.proxy.connect.find_session import FoundSession
 from pwgrid.proxy.connect.first_bytes import parse_head
-from pwgrid.proxy.connect.forwarding import Forwarded, Forwarding
+from pwgrid.proxy.connect.from_other_hosts import Forwarded, FromOtherHosts
 from pwgrid.proxy.connect.gateway import SUCCESSOR_POLL_INTERVAL_S, SUCCESSOR_S, Gateway
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, may_be_served
 from pwgrid.proxy.connect.profile_check import check_profile
@@ -139,9 +139,9 @@ class ConnectingClient(asyncio.Protocol):
 
     async def _decide(self, request: Request) -> None:
         """Serves the client, or raises what it gets instead."""
-        forwarding = self._gateway.forwarding
-        if forwarding is not None and (forward_id := forward_in(request.path)) is not None:
-            await self._serve_forwarded(forwarding, forward_id)
+        others = self._gateway.from_other_hosts
+        if others is not None and (forward_id := forward_in(request.path)) is not None:
+            await self._serve_forwarded(others, forward_id)
             return
         local, gateway = _address(self._transport.get_extra_info("sockname")), self._gateway
         self._arrival = gateway.access.arrivals.of(request.headers.get_all, self._peer, local)
@@ -303,11 +303,11 @@ class ConnectingClient(asyncio.Protocol):
 
     # A client of another host
 
-    async def _serve_forwarded(self, forwarding: Forwarding, forward_id: str) -> None:
+    async def _serve_forwarded(self, others: FromOtherHosts, forward_id: str) -> None:
         """Hands over a client that another host's proxy has forwarded. That one has checked all, and has a slot of the
         worker, unless the client comes with a lease or joins a session. It hears why the worker does not take it."""
         try:
-            forwarded = self._forwarded = await forwarding.take(forward_id)
+            forwarded = self._forwarded = await others.take(forward_id)
             self._passed_on = forwarded.request
             if forwarded.ids:
                 await self._offer_to(forwarded.worker_id, forwarded.ids)
@@ -315,7 +315,7 @@ class ConnectingClient(asyncio.Protocol):
                 await self._offer_forwarded(forwarded)
         except HandoffFailure as failure:
             log.info("forwarded_not_taken", worker=forwarded.worker_id, reason=failure.reason)
-            await forwarding.refuse(forward_id, failure)
+            await others.refuse(forward_id, failure)
             self._send_refusal(no_capacity(f"the worker does not take this client: {failure.reason}"))
         except Refusal as refusal:
             self._send_refusal(refusal)

@@ -1,7 +1,8 @@
 """The way to a worker of another host: a client's socket goes to the forwarder, which joins it with a connection to
 that host's proxy, and that one hands its end to the worker. A question goes to that proxy over HTTP.
 
-What the worker gets is left in Redis, where that proxy takes it by its id: who can write there is of the grid.
+What the worker gets is left in Redis, where that proxy takes it by its id (from_other_hosts.py): who can write there is
+of the grid.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,11 +27,11 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.grid_url import GridUrl
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
 from pwgrid.common.reasons import OfferRefusal
-from pwgrid.proxy.connect.handoff_link import HandoffFailure, HandoffLink, Handoffs, HostUnreachable
+from pwgrid.proxy.connect.handoff_link import HandoffFailure, HandoffLink, HostUnreachable
 from pwgrid.proxy.hosts.host_table import OtherHost
 from pwgrid.proxy.hosts.keep_hosts import HostKeeper
-from pwgrid.proxy.policy.forward_message import VIEW_PATH, head, incoming, outgoing, question_head
-from pwgrid.proxy.policy.refusal import Refusal, bad_handshake, registry_away
+from pwgrid.proxy.policy.forward_message import VIEW_PATH, head, outgoing, question_head
+from pwgrid.proxy.policy.refusal import bad_handshake
 from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S, WorkerHealth
 from pwgrid.registry.hosts import HostRecords
 from pwgrid.runtime.directory import FORWARDER_SOCKET
@@ -50,52 +50,23 @@ ANSWER_S: Final = HANDOFF_TIMEOUT_S + 1.0
 MOST_SHOWN_BYTES: Final = 8 * 1024 * 1024
 """Of one frame of a live view."""
 
-_NONSENSE: Final = (KeyError, TypeError, ValueError, AttributeError)
-"""What reading raises that makes no sense."""
-
 _LENGTH: Final = re.compile(rb"(?i)\bcontent-length: *(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Forwarded:
-    """A client that another host's proxy has placed here. `request` is what the worker gets, `until` how long it may
-    take that (time.monotonic()); `early` is what the client has sent to that proxy after its head."""
-
-    worker_id: str
-    session_id: str
-    request: Mapping[str, Any]
-    until: float
-
-    @property
-    def ids(self) -> dict[str, str]:
-        """The lease that the client comes with, or the session that it joins: for these its worker's successor will
-        do, too. Empty for a client that has a slot of its own."""
-        if (lease := self.request.get("lease")) is not None:
-            return {"lease": str(lease[0])}
-        return {"joins": str(self.request["joins"])} if "joins" in self.request else {}
-
-    @property
-    def early(self) -> str:
-        return str(self.request.get("early", ""))
-
-
 class Forwarding:
-    """Both sides of it, of one proxy. `handoffs` are the links to this host's workers, `health` hears when the
-    forwarder is silent."""
+    """Forwards clients of one proxy. `health` hears when the forwarder is silent."""
 
     def __init__(
         self,
         runtime: Path,
         keeper: HostKeeper,
         records: HostRecords,
-        handoffs: Handoffs,
         health: WorkerHealth,
         tls_ca: str = "",
     ) -> None:
         self._path = runtime / FORWARDER_SOCKET
         self._keeper = keeper
         self._records = records
-        self._handoffs = handoffs
         self._health = health
         self._tls_ca = tls_ca
         self._context: ssl.SSLContext | None = None
@@ -107,8 +78,6 @@ class Forwarding:
         """Ends the link to the forwarder."""
         if self._link is not None:
             self._link.close("the proxy is stopping")
-
-    # To another host
 
     async def host_of(self, worker_id: str) -> OtherHost | None:
         """Returns the other host that has this worker; None for one of this host, or of nobody."""
@@ -184,7 +153,7 @@ class Forwarding:
         asked = {"worker": worker_id, "ask": outgoing(question, now), "until": until}
         answer = await self.ask_proxy(host, outgoing(asked, now), until - now)
         if (failure := answer.get("failure")) is not None:
-            raise _failure_in(failure)
+            raise HandoffFailure.from_told(failure)
         return answer
 
     async def ask_proxy(self, host: OtherHost, question: Mapping[str, Any], more_s: float = 0.0) -> dict[str, Any]:
@@ -286,7 +255,7 @@ class Forwarding:
         except RegistryUnavailable:
             is_away = True
         if refusal is not None:
-            return _failure_in(refusal)
+            return HandoffFailure.from_told(refusal)
         if not is_taken_back and not failure.is_refusal:
             return failure  # that proxy may have come for it; the forwarder marks who is served, as workers do
         detail = f"{failure.reason} {failure.detail}".strip()
@@ -303,76 +272,10 @@ class Forwarding:
                 raise HandoffFailure(f"the forwarder is gone ({error.strerror})") from None
         return self._link
 
-    # From another host
-
-    async def take(self, forward_id: str) -> Forwarded:
-        """Takes a client that another host's proxy has left for one of this host's workers. Raises Refusal if there is
-        none, or Redis is away."""
-        forward = await self.taken(forward_id)
-        now = time.monotonic()
-        try:
-            forward = incoming(forward, now)
-            worker_id, session_id = str(forward["worker"]), str(forward["session"])
-            return Forwarded(worker_id, session_id, incoming(forward["request"], now), float(forward["until"]))
-        except _NONSENSE as error:
-            raise Refusal(400, f"what was left here makes no sense: {error!r:.100}") from None
-
-    async def answer(self, forward: Mapping[str, Any]) -> dict[str, Any]:
-        """Passes a question of `taken` on to a worker of this host, and returns its answer, or why there is none.
-        Raises Refusal for one that makes no sense."""
-        now = time.monotonic()
-        try:
-            forward = incoming(forward, now)
-            worker_id, question = str(forward["worker"]), incoming(forward["ask"], now)
-        except _NONSENSE as error:
-            raise Refusal(400, f"what was left here makes no sense: {error!r:.100}") from None
-        try:
-            return await self._handoffs.ask(worker_id, question, float(forward.get("until", 0.0)))
-        except HandoffFailure as failure:
-            return {"failure": _told(failure)}
-
-    async def refuse(self, forward_id: str, failure: HandoffFailure) -> None:
-        """Leaves for the other host why the worker has not taken its client."""
-        try:
-            await self._records.leave_refusal(forward_id, _told(failure))
-        except RegistryUnavailable as error:
-            log.warning("refusal_not_left", forward=forward_id, error=str(error))
-
-    async def taken(self, forward_id: str) -> dict[str, Any]:
-        """Takes what another host has left here. Raises Refusal if there is nothing, or Redis is away."""
-        try:
-            forward = await self._records.take_forward(forward_id) if forward_id else None
-        except RegistryUnavailable as error:
-            raise registry_away(error) from None
-        if forward is None:
-            raise Refusal(
-                404, "nothing was left here (any more): other hosts of this grid connect here, and nobody else"
-            )
-        return forward
-
 
 def _sentence(body: bytes) -> str:
     """What the body of a refusal says."""
     try:
         return str(orjson.loads(body)["error"])[:200]
-    except _NONSENSE:
+    except (KeyError, TypeError, ValueError):
         return repr(body[:100])
-
-
-def _told(failure: HandoffFailure) -> dict[str, Any]:
-    """What another host hears of a failure."""
-    return {
-        "refused": failure.reason,
-        "isRefusal": failure.is_refusal,
-        "ended": failure.ended,
-        "detail": failure.detail,
-    }
-
-
-def _failure_in(told: Mapping[str, Any]) -> HandoffFailure:
-    return HandoffFailure(
-        str(told.get("refused", "")),
-        is_refusal=bool(told.get("isRefusal")),
-        ended=told.get("ended"),
-        detail=str(told.get("detail") or ""),
-    )

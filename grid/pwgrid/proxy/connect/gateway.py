@@ -16,6 +16,7 @@ from pwgrid.proxy.client_traces import Attempt, ClientTraces
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures, Pool, Waited
 from pwgrid.proxy.connect.find_session import SessionFinder
 from pwgrid.proxy.connect.forwarding import Forwarding
+from pwgrid.proxy.connect.from_other_hosts import FromOtherHosts
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs, HostUnreachable
 from pwgrid.proxy.connect.refusal_log import RefusalLog
 from pwgrid.proxy.hosts.host_table import OtherHost
@@ -77,7 +78,8 @@ class Gateway:
     traces: ClientTraces | None = None
     """None unless they are asked for."""
     forwarding: Forwarding | None = None
-    """None where this host stands alone."""
+    from_other_hosts: FromOtherHosts | None = None
+    """Both None where this host stands alone."""
     _policy: Policy | None = None
 
     def policy(self) -> Policy:

@@ -63,6 +63,25 @@ class HandoffFailure(Exception):
         self.ended = ended
         self.detail = detail
 
+    def as_told(self) -> dict[str, Any]:
+        """What another host hears of it."""
+        return {
+            "refused": self.reason,
+            "isRefusal": self.is_refusal,
+            "ended": self.ended,
+            "detail": self.detail,
+        }
+
+    @classmethod
+    def from_told(cls, told: Mapping[str, Any]) -> HandoffFailure:
+        """Reads what another host has told of it."""
+        return cls(
+            str(told.get("refused", "")),
+            is_refusal=bool(told.get("isRefusal")),
+            ended=told.get("ended"),
+            detail=str(told.get("detail") or ""),
+        )
+
 
 class HostUnreachable(HandoffFailure):
     """Not the worker has failed, but the way to its host: the worker may take this client later."""
