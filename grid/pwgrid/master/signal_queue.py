@@ -17,6 +17,8 @@ HANDLED: Final = (
     signal.SIGUSR2,
 )
 
+_ENDING: Final = tuple(signum for signum in HANDLED if signum != signal.SIGCHLD)
+
 
 def _queued(_signum: int, _frame: FrameType | None) -> None:
     """Does nothing: Python's C handler has written the byte (set_wakeup_fd) already."""
@@ -36,9 +38,11 @@ class SignalQueue:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)  # they are blocked after the master executed itself
 
     def close(self) -> None:
-        """Close the pipe. The signals are still handled, and do nothing from now on: a late Ctrl-C must not keep this
-        process from removing its files."""
+        """Close the pipe. Signals that would end this process are ignored from now on: a late Ctrl-C must not keep it
+        from removing its files, nor change its exit code. Python itself stops handling them at its very end."""
         signal.set_wakeup_fd(-1)
+        for signum in _ENDING:
+            signal.signal(signum, signal.SIG_IGN)
         os.close(self.fd)
         os.close(self._write_fd)
 
