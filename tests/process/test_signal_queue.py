@@ -26,5 +26,6 @@ signals.close()
 
 
 def test_a_signal_that_comes_when_the_master_has_ended_all_changes_nothing() -> None:
-    ended = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    command = [sys.executable, "-c", LATE]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (ended.returncode, ended.stdout) == (0, "told\n")
