@@ -49,7 +49,7 @@ class Grid:
     roster = Roster()
     registry = Away()
     settings = Settings()
-    gateway = SimpleNamespace(figures=ConnectFigures(), forwarding=None)
+    gateway = SimpleNamespace(figures=ConnectFigures(), forwarding=None, from_other_hosts=None)
     hosts = LoneHost(roster)
     readiness = Readiness(settings, roster, registry)  # type: ignore[arg-type]
     protocol = ProtocolDescription(Path("/nonexistent"), roster, None)  # type: ignore[arg-type]

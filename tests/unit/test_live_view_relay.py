@@ -202,7 +202,7 @@ async def test_what_another_host_has_left_is_shown_only_where_this_one_shows_ses
     tmp_path: Path, left: dict[str, Any], live_view: bool, status: int
 ) -> None:
     grid = Mock(runtime=tmp_path, settings=Mock(live_view=live_view))
-    grid.gateway.forwarding.taken = AsyncMock(return_value=left)
+    grid.gateway.from_other_hosts.taken = AsyncMock(return_value=left)
     shows = live_view_route(grid).routes[1].endpoint  # type: ignore[attr-defined]
     with pytest.raises(Refusal) as caught:
         await shows(Mock(), "0" * 32)
