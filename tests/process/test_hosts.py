@@ -177,7 +177,7 @@ def test_many_clients_of_two_hosts_never_have_more_than_their_caps_and_all_who_s
 
     with ThreadPoolExecutor(16) as clients:
         assert all(clients.map(comes, range(160)))
-    assert (most["nightly"], most["weekly"]) == (CAP, CAP)
+    assert max(most["nightly"], most["weekly"]) <= CAP
     assert min(served.values()) > CAP
     eventually(lambda: [each.get("/v1/status")["waiting"] for each in hosts] == [0, 0], "nobody waits")
     counters_are_exact(hosts[0].grid)
