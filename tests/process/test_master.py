@@ -682,16 +682,22 @@ def test_a_master_without_a_free_descriptor_goes_on_and_does_later_what_it_could
                 assert grid.process.poll() is None, grid.log_text()
                 assert time.monotonic() < deadline, grid.log_text()
 
+        def expect_answer(operator: socket.socket) -> None:
+            operator.send(json.dumps({"t": "request", "name": "status", "data": {}}).encode())
+            assert json.loads(operator.recv(1 << 20))["t"] == "reply"
+
+        def open_now() -> set[int]:
+            return {int(fd) for fd in os.listdir(f"/proc/{master.pid}/fd")}
+
         grid.expect("ready")
         master, victim = psutil.Process(grid.process.pid), grid.expect("available")
         with grid.asking("status") as operator:  # connected before, so that the master can answer it
             operator.recv(1 << 20)
             at = grid.mark()
-            taken = {int(fd) for fd in os.listdir(f"/proc/{master.pid}/fd")}
+            taken = open_now()
             for _ in range(5):  # what it opens for a moment only, such as a file of /proc, is not in all of them
-                operator.send(json.dumps({"t": "request", "name": "status", "data": {}}).encode())
-                assert json.loads(operator.recv(1 << 20))["t"] == "reply"
-                taken &= {int(fd) for fd in os.listdir(f"/proc/{master.pid}/fd")}
+                expect_answer(operator)
+                taken &= open_now()
             most, hard = master.rlimit(psutil.RLIMIT_NOFILE)
             # The next one that it opened would have the first number that is free.
             master.rlimit(psutil.RLIMIT_NOFILE, (min(set(range(len(taken) + 1)) - taken), hard))
@@ -700,8 +706,7 @@ def test_a_master_without_a_free_descriptor_goes_on_and_does_later_what_it_could
             expect_logged("reaping_put_off")
             os.kill(victim["pid"], signal.SIGKILL)
             expect_logged("worker_exited")
-            operator.send(json.dumps({"t": "request", "name": "status", "data": {}}).encode())
-            assert json.loads(operator.recv(1 << 20))["t"] == "reply"
+            expect_answer(operator)
             master.rlimit(psutil.RLIMIT_NOFILE, (most, hard))
         grid.expect("available", at)
         expect_gone(grid, victim, at)
