@@ -32,6 +32,8 @@ from tests.support.hosts import (
 )
 from tests.support.redis import RedisServer
 
+AT_ONCE = 16  # more clients than both hosts have slots
+
 
 @pytest.fixture(scope="module")
 def own_hosts() -> Iterator[tuple[Host, Host]]:
@@ -148,20 +150,14 @@ def test_many_clients_of_two_hosts_never_have_more_than_their_caps_and_all_who_s
 ) -> None:
     """Of two runs, which may have 2 sessions each, and of none. Some leave before they are served.
 
-    The first of a run waits until the run has as many sessions as it may have: that it gets so many is no chance.
+    At first the clients of one run alone come, and nobody leaves before all the others of it wait beside free slots.
     """
     live, most, served = Counter[str](), Counter[str](), Counter[str]()
-    counting, cap_reached = threading.Lock(), {run: threading.Event() for run in ("nightly", "weekly")}
+    counting, may_leave = threading.Lock(), threading.Event()
 
-    def comes(number: int) -> bool:
+    def comes(draws: random.Random, run: str, patience_s: float) -> bool:
         """Whether it was served, or had left."""
-        draws = random.Random(number)
-        run, host, patience_s = (
-            draws.choice(["nightly", "weekly", ""]),
-            draws.choice(hosts),
-            draws.choice([0.1, 30, 30]),
-        )
-        with host.waiting(f"/?pool=both-chromium-uat{run and f'&name={run}'}") as sock:
+        with draws.choice(hosts).waiting(f"/?pool=both-chromium-uat{run and f'&name={run}'}") as sock:
             sock.settimeout(patience_s)
             try:
                 answer = sock.recv(4096)
@@ -172,18 +168,28 @@ def test_many_clients_of_two_hosts_never_have_more_than_their_caps_and_all_who_s
             with counting:
                 live[run] += 1
                 most[run] = max(most[run], live[run])
-                if run and live[run] == CAP:
-                    cap_reached[run].set()
-            if run and not cap_reached[run].wait(30):
-                return False
-            is_served = patience_s < 1 or all(raw.goes_on(sock) for _ in range(draws.randint(1, 4)))
+            is_served = may_leave.wait(30) and (
+                patience_s < 1 or all(raw.goes_on(sock) for _ in range(draws.randint(1, 4)))
+            )
             with counting:
                 live[run] -= 1
                 served[run] += 1
             return is_served
 
-    with ThreadPoolExecutor(16) as clients:
-        assert all(clients.map(comes, range(160)))
+    def anybody_comes(number: int) -> bool:
+        draws = random.Random(number)
+        return comes(draws, draws.choice(["nightly", "weekly", ""]), draws.choice([0.1, 30, 30]))
+
+    with ThreadPoolExecutor(AT_ONCE) as clients:
+        for run in ("nightly", "weekly"):
+            may_leave.clear()
+            of_one_run = [clients.submit(comes, random.Random(number), run, 30) for number in range(AT_ONCE)]
+            eventually(
+                lambda: sum(each.get("/v1/status")["waiting"] for each in hosts) == AT_ONCE - CAP, "all others wait"
+            )
+            may_leave.set()
+            assert all(client.result() for client in of_one_run)
+        assert all(clients.map(anybody_comes, range(160)))
     assert (most["nightly"], most["weekly"]) == (CAP, CAP)
     assert min(served.values()) > CAP
     eventually(lambda: [each.get("/v1/status")["waiting"] for each in hosts] == [0, 0], "nobody waits")
