@@ -1,9 +1,11 @@
-"""Two hosts that are one grid, on a Redis of which another node takes over: behind Sentinel, and in a Redis Cluster.
+"""Two hosts that are one grid, on a Redis that dies and comes back empty, and on ones of which another node takes over:
+behind Sentinel, and in a Redis Cluster.
 
 The fake browser server stands in for Playwright: nothing here depends on what a browser does.
 """
 
 import contextlib
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from functools import partial
@@ -13,8 +15,9 @@ from redis.exceptions import RedisError
 
 from tests.support import raw
 from tests.support.grid import Grid, eventually
-from tests.support.hosts import Host, full, host, hosts_of_sessions, is_lost, know_each_other
+from tests.support.hosts import SLOTS, Host, full, host, hosts_of_sessions, is_lost, know_each_other
 from tests.support.newcomers import Newcomers
+from tests.support.redis import RedisServer
 from tests.support.redis_cluster import PREFIX, RedisCluster
 from tests.support.sentinels import Sentinels
 
@@ -98,6 +101,42 @@ def test_connects_at_two_hosts_go_on_while_sentinels_make_the_replica_the_primar
             know_each_other(first, second)
         assert sentinels.command(1, "ROLE")[0] == "master"
         are_exact(first, second)
+
+
+def test_each_host_serves_its_own_line_while_redis_is_dead_and_runs_take_turns_over_both_once_it_is_back() -> None:
+    server = RedisServer()
+    with closing(server), two_hosts(server.url, WORKER_SELECT_TIMEOUT="90") as (first, second), ExitStack() as clients:
+        here, there = (
+            [clients.enter_context(at.session(BOTH)) for _ in range(2 * SLOTS)]  # each has two workers
+            for at in (first, second)
+        )
+
+        def waits(at: Host, run: str, place: int) -> socket.socket:
+            client = clients.enter_context(at.waiting(f"{BOTH}&name={run}"))
+            eventually(lambda: at.get("/v1/status")["waiting"] == place, "it waits")
+            return client
+
+        many = [waits(first, "many", place) for place in (1, 2)]
+        few = [waits(second, "few", place) for place in (1, 2)]
+        server.kill()
+        eventually(lambda: not has_redis(first) and not has_redis(second), "both miss it")
+        for leaves, served in ((there[0], few[0]), (here[0], many[0])):
+            leaves.close()
+            is_served(served)
+        server.start()
+        eventually(lambda: has_redis(first) and has_redis(second), "it is back")
+        know_each_other(first, second)
+        for leaves, served in ((there[1], many[1]), (here[1], few[1])):  # each at the other host
+            leaves.close()
+            is_served(served)
+        assert all(map(raw.goes_on, (*many, *few, *here[2:], *there[2:])))
+        clients.close()
+        are_exact(first, second)
+
+
+def is_served(client: socket.socket) -> None:
+    assert client.recv(4096).startswith(b"HTTP/1.1 101 ")
+    assert raw.goes_on(client)
 
 
 # Redis Cluster

@@ -54,6 +54,34 @@ def test_a_party_that_was_just_served_and_comes_again_is_the_last_of_the_round()
     assert served(line) == ["b1", "w1", "r2"]
 
 
+def test_those_who_come_back_have_the_places_that_they_had_in_whatever_order_they_come() -> None:
+    line = line_of(("r1", RED), ("r2", RED), ("b1", BLUE), ("w1", WHITE), ("r3", RED))
+    had = {name: line.serve(name) for name in ("r1", "b1", "w1", "r2")}
+    line.join("r4", RED)
+    for name, party in (("w1", WHITE), ("r2", RED), ("r1", RED), ("b1", BLUE)):
+        line.join(name, party, None, had[name])
+    assert list(line.by_party().items()) == [(RED, 4), (BLUE, 1), (WHITE, 1)]
+    assert served(line) == ["r1", "b1", "w1", "r2", "r3", "r4"]
+
+
+def test_one_who_came_before_all_others_is_before_them_although_it_never_stood_in_line() -> None:
+    line = line_of()
+    early = line.arrive()
+    line.join("b1", BLUE)
+    line.join("r2", RED)
+    line.join("r1", RED, None, early)
+    assert served(line) == ["r1", "b1", "r2"]
+
+
+def test_a_party_whose_only_waiter_came_back_and_left_has_no_turn_from_before() -> None:
+    line = line_of(("r1", RED), ("b1", BLUE))
+    line.join("r1", RED, None, line.serve("r1"))
+    line.leave("r1")
+    line.join("r2", RED)
+    line.join("b1", BLUE, None, line.serve("b1"))
+    assert served(line) == ["b1", "r2"]
+
+
 def test_who_may_not_have_a_slot_keeps_the_turn() -> None:
     line: FairLine[str] = FairLine()
     line.join("r1", RED, "old")

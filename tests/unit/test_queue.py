@@ -136,6 +136,27 @@ async def test_a_newcomer_does_not_pass_those_who_wait() -> None:
     second.cancel()
 
 
+async def test_those_whom_their_workers_did_not_take_have_the_places_that_they_had() -> None:
+    slots = Slots(1)
+    queue = queue_of(slots)
+    at_once, *others = (of_run(name, run) for name, run in zip("abcde", ("r", "s", "r", "s", "s"), strict=True))
+    await queue.acquire(at_once)
+    tasks = await stand_in_line(queue, *others)
+    slots.free = 3
+    queue.wake("chromium")
+    await until_all_are_served(queue)
+    assert slots.given == ["a", "b", "c", "d"]
+    e = tasks.pop()
+    since = [each.waits_since for each in others]
+    again = await stand_in_line(queue, others[1], others[2], at_once, others[0])
+    slots.given.clear()
+    slots.free = 5
+    queue.wake("chromium")
+    await asyncio.gather(*again, e)
+    assert slots.given == ["a", "b", "c", "d", "e"]
+    assert [each.waits_since for each in others] == since
+
+
 async def test_a_slot_that_comes_free_between_the_answer_and_the_line_is_not_missed() -> None:
     slots = Slots(0)
     queue = queue_of(slots)

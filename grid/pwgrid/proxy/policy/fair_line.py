@@ -5,6 +5,7 @@ as often as one with four.
 
 - A party that has just come, or was just served, has its next turn after all others that wait.
 - If none of its clients may have the free slot, a party is passed over, and keeps its turn.
+- A client that got none after all (its worker was full, say) comes back to its place, and its party to its turn.
 - So while a client waits, each other party gets at most one slot that the client could have had, before its own party
   has its turn.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator
 from itertools import count
+from operator import itemgetter
 from typing import Generic, NamedTuple, TypeVar
 
 Waiter = TypeVar("Waiter", bound=Hashable)
@@ -23,6 +25,15 @@ class Party(NamedTuple):
 
     token: str
     run: str
+
+
+class Place(NamedTuple):
+    """A place in a line. The numbers are those of one clock that ticks with each event."""
+
+    arrival: int
+    """Who came earlier is before others of its party."""
+    turn: int
+    """Since when its party has had no turn: for whom this is longest is next."""
 
 
 class Head(NamedTuple, Generic[Waiter]):
@@ -56,14 +67,15 @@ class Waiting(NamedTuple):
 class FairLine(Generic[Waiter]):
     """One line. A waiter is in it once. Waiters of the same `kind` may have the same slots.
 
-    Joining, leaving and being served take constant time.
+    Joining, leaving and being served take constant time; coming back takes time for each that waits.
     """
 
     def __init__(self) -> None:
-        self._arrivals = count()
+        self._clock = count()
         self._of: dict[Waiter, tuple[Party, Hashable]] = {}
         self._parties: dict[Party, dict[Hashable, dict[Waiter, int]]] = {}
-        """Parties in the order of their turns; for each, by kind, its waiters with the numbers of their arrival."""
+        """Parties in the order of their turns; for each, by kind, its waiters in the order of their arrivals."""
+        self._turns: dict[Party, int] = {}
 
     def __repr__(self) -> str:
         waiting = ", ".join(f"{party.token}/{party.run}: {number}" for party, number in self.by_party().items())
@@ -78,12 +90,24 @@ class FairLine(Generic[Waiter]):
     def __iter__(self) -> Iterator[Waiter]:
         return iter(self._of)
 
-    def join(self, waiter: Waiter, party: Party, kind: Hashable = None) -> None:
-        """Adds a waiter at the end of its party. A new party takes its turn after all others."""
+    def arrive(self) -> Place:
+        """Returns the place of one who comes now, behind all others."""
+        now = next(self._clock)
+        return Place(now, now)
+
+    def join(self, waiter: Waiter, party: Party, kind: Hashable = None, place: Place | None = None) -> None:
+        """Adds a waiter at the end of its party; a new party takes its turn after all others. One that comes back is
+        added at the `place` that it had."""
         if waiter in self._of:
             raise ValueError(f"{waiter!r} is in line already")
+        arrival, turn = place or self.arrive()
         self._of[waiter] = party, kind
-        self._parties.setdefault(party, {}).setdefault(kind, {})[waiter] = next(self._arrivals)
+        alike = self._parties.setdefault(party, {}).setdefault(kind, {})
+        alike[waiter] = arrival
+        self._turns[party] = min(turn, self._turns.get(party, turn))
+        if place is not None:
+            self._parties[party][kind] = dict(sorted(alike.items(), key=itemgetter(1)))
+            self._parties = dict(sorted(self._parties.items(), key=lambda item: self._turns[item[0]]))
 
     def leave(self, waiter: Waiter) -> bool:
         """Removes a waiter that got no slot. Returns False if it is not in line (any more)."""
@@ -95,7 +119,7 @@ class FairLine(Generic[Waiter]):
         if not kinds[kind]:
             del kinds[kind]
         if not kinds:
-            del self._parties[party]
+            del self._parties[party], self._turns[party]
         return True
 
     def first(self, without: Collection[Hashable] = ()) -> Waiter | None:
@@ -126,13 +150,16 @@ class FairLine(Generic[Waiter]):
     def has_party(self, party: Party) -> bool:
         return party in self._parties
 
-    def serve(self, waiter: Waiter) -> None:
-        """Removes a waiter that got its slot; its party's next turn is after all others'. Raises KeyError if it is not
-        in line."""
-        party, _ = self._of[waiter]
+    def serve(self, waiter: Waiter) -> Place:
+        """Removes a waiter that got its slot; its party's next turn is after all others'. Returns the place that it
+        had. Raises KeyError if it is not in line."""
+        party, kind = self._of[waiter]
+        had = Place(self._parties[party][kind][waiter], self._turns[party])
         self.leave(waiter)
         if (kinds := self._parties.pop(party, None)) is not None:
             self._parties[party] = kinds
+            self._turns[party] = next(self._clock)
+        return had
 
     def kind(self, waiter: Waiter) -> Hashable:
         """Returns the kind that it joined with. Raises KeyError if it is not in line."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.common.types import BrowserType, Protocol
-from pwgrid.proxy.policy.fair_line import Party
+from pwgrid.proxy.policy.fair_line import Party, Place
 from pwgrid.registry.records import CAPS, PROFILE
 
 
@@ -53,8 +53,10 @@ class Claim:
     """Why the last worker had no browser for it, as a sentence."""
     granted: asyncio.Future[str] | None = None
     """None while it stands in no line."""
+    place: Place | None = None
+    """Its place in line, which it keeps when a worker does not take it."""
     waits_since: float = 0.0
-    """Since when it stands in line, seconds of the event loop's clock."""
+    """When it came to the line first, seconds of the event loop's clock."""
     abandoned: bool = False
     selection_s: float = 0.0
     """How long the registry took for its last answer; 0 where the worker was chosen without it."""

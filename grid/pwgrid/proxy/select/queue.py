@@ -73,13 +73,15 @@ class Queue:
         return [pool for pool, line in self._lines.items() if line]
 
     async def acquire(self, claim: Claim) -> str:
-        """Waits for a slot, and returns its worker's id. Raises Refusal or ClientGone."""
+        """Waits for a slot, and returns its worker's id. Raises Refusal or ClientGone. A claim that comes again, since
+        that worker has not taken it, has the place in line that it had."""
         claim.granted, claim.selection_s, claim.chosen_locally = None, 0.0, False  # it may be its second try
         has_asked = False
         if self._refusal is None and not self._paused and not self._lines.get(claim.pool):
             wakes = self._wakes
             slot = await self._select(claim)
             if slot is not None:
+                claim.place = claim.place or self._lines[claim.pool].arrive()
                 return slot
             # A slot, or room under a cap, may come free between the registry's answer and the place in line.
             has_asked = wakes == self._wakes
@@ -167,8 +169,8 @@ class Queue:
         for limit, waiting, most in bounds:
             if waiting >= most:
                 raise line_full(pool, claim.run, limit, most, len(line), line.position_of_next(party))
-        claim.waits_since = asyncio.get_running_loop().time()
-        line.join(claim, party, claim.eligible_as())
+        claim.waits_since = claim.waits_since or asyncio.get_running_loop().time()
+        line.join(claim, party, claim.eligible_as(), claim.place)
         self._count(claim, 1)
 
     def _leave(self, claim: Claim) -> None:
@@ -218,7 +220,7 @@ class Queue:
             elif claim.granted is None or claim.granted.done():  # the client gave up while the registry leased
                 await self.give_back(claim)
             else:
-                line.serve(claim)
+                claim.place = line.serve(claim)
                 served = claim.party
                 self._count(claim, -1)
                 claim.granted.set_result(slot)
