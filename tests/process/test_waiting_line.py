@@ -188,7 +188,7 @@ def test_a_run_at_its_cap_waits_beside_free_slots_until_one_of_its_sessions_ends
     environment = {
         "POOL_CONFIG": "AppA:Chromium:UAT=1,AppB:Firefox:UAT=1",
         "MAX_SESSIONS_PER_RUN": "2",
-        "WORKER_SELECT_TIMEOUT": "4",
+        "WORKER_SELECT_TIMEOUT": "10",
     }
     app_a, app_b = (f"/?labels={key}&name=nightly" for key in ("AppA:Chromium:UAT", "AppB:Firefox:UAT"))
     with (
