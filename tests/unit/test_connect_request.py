@@ -16,6 +16,7 @@ from pwgrid.common.label_keys import parse
 from pwgrid.common.types import BrowserType
 from pwgrid.proxy.policy.access import Access, Address
 from pwgrid.proxy.policy.connect_request import (
+    ClientHead,
     ConnectRequest,
     LeasePath,
     Policy,
@@ -61,7 +62,7 @@ def headers(*more: tuple[str, str], without: str = "") -> Pairs:
 
 
 def decided(target: str, given: Pairs, policy: Policy, local: Address = ("10.0.0.5", 8080)) -> ConnectRequest:
-    return decide(Request(target, Headers(given)), policy, local)
+    return decide(ClientHead(target, Headers(given)), policy, local)
 
 
 def test_the_handshake_of_playwright_s_client_is_a_usual_one() -> None:
@@ -464,7 +465,7 @@ def test_a_client_never_gets_what_another_one_has_asked_for() -> None:
 
     def wanted(target: str, token: str, more: Pairs, is_new: bool, now: Policy) -> object:
         given = headers(*more, ("authorization", f"Bearer {token}"))
-        return decide(Request(target, Headers(given)), now, ("10.0.0.5", 8080), is_new=is_new)
+        return decide(ClientHead(target, Headers(given)), now, ("10.0.0.5", 8080), is_new=is_new)
 
     for client in clients * 2:
         assert wanted(*client, shared) == wanted(*client, policy(**is_known)), client
