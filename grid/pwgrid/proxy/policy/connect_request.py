@@ -200,6 +200,7 @@ def decide(
     if request.decided is not None and request.decided[0] == under:
         again = request.decided[1]
         if policy.access.identify(headers, parameters, arrival.client) == again.identity:  # it may be revoked
+            request.decided = under, again  # the next one need not compare a policy that is as the last one was
             return again
     path = arrival.without_prefix(path)
     if (lent := _LEASE_PATH.fullmatch(path)) is not None:
