@@ -14,11 +14,14 @@ from websockets.server import ServerProtocol
 
 from pwgrid.common.label_keys import parse
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.policy.access import Access, Address
+from pwgrid.proxy.policy.access import Access, Identity
+from pwgrid.proxy.policy.arrival import Address, Arrival
 from pwgrid.proxy.policy.connect_request import (
+    ClientHead,
     ConnectRequest,
     LeasePath,
     Policy,
+    SessionPath,
     browser_server_headers,
     decide,
     is_usual_handshake,
@@ -61,7 +64,7 @@ def headers(*more: tuple[str, str], without: str = "") -> Pairs:
 
 
 def decided(target: str, given: Pairs, policy: Policy, local: Address = ("10.0.0.5", 8080)) -> ConnectRequest:
-    return decide(Request(target, Headers(given)), policy, local)
+    return decide(ClientHead(target, Headers(given)), policy, local)
 
 
 def test_the_handshake_of_playwright_s_client_is_a_usual_one() -> None:
@@ -464,11 +467,54 @@ def test_a_client_never_gets_what_another_one_has_asked_for() -> None:
 
     def wanted(target: str, token: str, more: Pairs, is_new: bool, now: Policy) -> object:
         given = headers(*more, ("authorization", f"Bearer {token}"))
-        return decide(Request(target, Headers(given)), now, ("10.0.0.5", 8080), is_new=is_new)
+        return decide(ClientHead(target, Headers(given)), now, ("10.0.0.5", 8080), is_new=is_new)
 
     for client in clients * 2:
         assert wanted(*client, shared) == wanted(*client, policy(**is_known)), client
     assert len(shared.known) == len(clients)
+
+
+@pytest.mark.parametrize(
+    ("access", "local", "host"),
+    [
+        (Access(loopback_listeners=frozenset({LOOPBACK})), LOOPBACK, ""),
+        (Access(allowed_hosts=frozenset({"grid"})), ("10.0.0.5", 8080), "evil.example"),
+    ],
+)
+def test_a_head_that_was_let_in_before_is_not_where_its_host_may_not_be_asked_for(
+    access: Access, local: Address, host: str
+) -> None:
+    head, now = ClientHead("/", Headers(headers())), policy(access=access)
+    wanted = decide(head, now, ("10.0.0.5", 8080))
+    with pytest.raises(Refusal, match="by this name"):
+        decide(head, now, local, Arrival(host=host))
+    assert decide(head, now, ("10.0.0.5", 8080)) is wanted
+
+
+def test_what_a_head_has_got_before_it_gets_again_only_under_the_same() -> None:
+    ci, of_ci = make("ci", Role.CLIENT, 0, ["old"], 0.0)
+    known = [ci]
+    access = Access(tokens=lambda: Tokens(known))
+    both = pools(("old", "chromium"), ("new", "chromium"))
+    now, here, behind = policy(pools=both, access=access), ("10.0.0.5", 8080), Arrival("10.0.0.9", 7, prefix="/grid")
+    head = ClientHead("/grid", Headers(headers(("authorization", f"Bearer {of_ci}"))))
+    wanted = decide(head, now, here, behind)
+    assert decide(head, now, here, behind) is wanted
+    assert decide(head, policy(pools=both, access=access), here, behind) is wanted  # most rosters change no policy
+    with pytest.raises(Refusal, match="there is nothing at"):
+        decide(head, now, here, behind._replace(prefix=""))
+    known[:] = [ci.model_copy(update={"pools": ("new",)})]
+    assert decide(head, now, here, behind) == wanted._replace(
+        pool="new", identity=Identity("ci", Role.CLIENT, 0, frozenset({"new"}), ci.id)
+    )
+    firefox = policy(pools=pools(("new", "firefox")), default_browser_type="firefox", access=access)
+    assert decide(head, firefox, here, behind)[0] == "firefox"
+    known[:] = [make("ci", Role.CLIENT, 0, [], 0.0)[0]]
+    with pytest.raises(Refusal, match="wrong, or was revoked"):
+        decide(head, now, here, behind)
+    session, open_to_all = ClientHead("/devtools/browser/0123456789abcdef", Headers(headers())), policy()
+    assert isinstance(decide(session, open_to_all, here), SessionPath)
+    assert isinstance(decide(session, open_to_all, here, is_new=True), ConnectRequest)
 
 
 def test_what_clients_ask_for_is_not_kept_without_end_and_has_no_token() -> None:

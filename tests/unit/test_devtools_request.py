@@ -2,12 +2,11 @@
 
 import pytest
 from websockets.datastructures import Headers
-from websockets.http11 import Request
 
 from pwgrid.common.profiles import Profile
 from pwgrid.common.types import Isolation, Protocol
 from pwgrid.proxy.policy.access import ANYBODY, DIRECT, Access
-from pwgrid.proxy.policy.connect_request import ConnectRequest, LeasePath, Policy, SessionPath, decide
+from pwgrid.proxy.policy.connect_request import ClientHead, ConnectRequest, LeasePath, Policy, SessionPath, decide
 from pwgrid.proxy.policy.own_browser import OwnBrowser
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import PoolView
@@ -22,7 +21,7 @@ def asked(
 ) -> ConnectRequest | LeasePath | SessionPath:
     values = {"default_browser_type": "firefox", "pools": of, "keep_max_s": 600.0}
     policy = Policy(**{**values, **changes})  # type: ignore[arg-type]
-    return decide(Request(target, Headers(headers(*more))), policy, ("10.0.0.5", 8080), DIRECT, is_new=is_new)
+    return decide(ClientHead(target, Headers(headers(*more))), policy, ("10.0.0.5", 8080), DIRECT, is_new=is_new)
 
 
 def refused(target: str, *more: tuple[str, str], **how: object) -> tuple[int, str]:

@@ -9,7 +9,6 @@ from unittest import mock
 
 import pytest
 from websockets.datastructures import Headers
-from websockets.http11 import Request
 
 from pwgrid.common.client_marks import is_passed_on, is_served, mark_passed_on, mark_served
 from pwgrid.common.label_keys import parse
@@ -21,7 +20,7 @@ from pwgrid.proxy.connect.connect import ConnectingClient, _fields
 from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.handoff_link import HandoffFailure
 from pwgrid.proxy.policy.access import ANYBODY, Access, Identity
-from pwgrid.proxy.policy.connect_request import ConnectRequest, LeasePath, Policy, decide
+from pwgrid.proxy.policy.connect_request import ClientHead, ConnectRequest, LeasePath, Policy, decide
 from pwgrid.proxy.policy.label_match import OfferedLabels
 from pwgrid.proxy.policy.own_browser import OwnBrowser, pool_with
 from pwgrid.proxy.policy.refusal import Refusal
@@ -56,14 +55,14 @@ POLICY = Policy("chromium", POOLS, labels=LABELS, pools_of_workers=WORKERS)
 
 
 def decided(target: str, *headers: tuple[str, str], policy: Policy = POLICY) -> ConnectRequest:
-    found = decide(Request(target, Headers([*HANDSHAKE, *headers])), policy, ("10.0.0.5", 8080))
+    found = decide(ClientHead(target, Headers([*HANDSHAKE, *headers])), policy, ("10.0.0.5", 8080))
     assert isinstance(found, ConnectRequest)
     return found
 
 
 def with_lease(worker: str, *headers: tuple[str, str], query: str = "") -> OwnBrowser | None:
     target = f"/lease/chromium/{worker}/12.s{query}"
-    found = decide(Request(target, Headers([*HANDSHAKE, *headers])), POLICY, ("10.0.0.5", 8080))
+    found = decide(ClientHead(target, Headers([*HANDSHAKE, *headers])), POLICY, ("10.0.0.5", 8080))
     assert isinstance(found, LeasePath)
     return found.own
 
@@ -282,7 +281,7 @@ class Client:
     async def comes(self, target: str, *headers: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("pwgrid.proxy.connect.connect.clear_marks", lambda _sock: None)
         monkeypatch.setattr("pwgrid.proxy.connect.connect.may_be_served", mock.AsyncMock(return_value=False))
-        await self.made._decide(Request(target, Headers([*HANDSHAKE, *headers])))
+        await self.made._decide(ClientHead(target, Headers([*HANDSHAKE, *headers])))
 
 
 async def test_the_worker_gets_the_browser_that_is_asked_for_and_until_when_it_may_serve(
@@ -322,7 +321,7 @@ async def test_each_offer_is_of_a_socket_without_marks(monkeypatch: pytest.Monke
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as sock:
         mark_served(sock)  # as uvloop does
         client.transport.get_extra_info = {"sockname": ("10.0.0.5", 8080), "socket": sock}.get
-        await client.made._decide(Request("/", Headers(HANDSHAKE)))
+        await client.made._decide(ClientHead("/", Headers(HANDSHAKE)))
     assert found == [False] * 6
 
 

@@ -1,7 +1,12 @@
 """What a worker loads: each of many such processes has it in memory."""
 
+import logging
 import subprocess
 import sys
+
+import redis.asyncio
+
+from pwgrid.registry import redis_client
 
 NOT_A_WORKERS = {
     # the proxy's
@@ -39,3 +44,8 @@ def test_a_worker_loads_nothing_that_only_others_need() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "pwgrid.worker.main" in loaded
     assert NOT_A_WORKERS.intersection(loaded) == {"rich"}  # which is not there: an import of it fails
+
+
+def test_a_subscription_writes_to_no_logger_that_a_worker_shares_with_the_master() -> None:
+    redis_client.PubSub(redis.asyncio.ConnectionPool())
+    assert logging.getLogger("push_response").handlers == []

@@ -200,13 +200,19 @@ class Attempt:
         return self._zero_ns + int(moment * 1e9)
 
 
-@contextlib.contextmanager
-def attempting(traces: ClientTraces | None, name: str, headers: Iterable[tuple[str, str]]) -> Iterator[Attempt | None]:
+_UNTRACED: Final = contextlib.nullcontext(None)
+
+
+def attempting(
+    traces: ClientTraces | None, name: str, headers: Iterable[tuple[str, str]]
+) -> contextlib.AbstractContextManager[Attempt | None]:
     """Traces the block as one attempt of a client with these headers to connect or to borrow. Yields None where nothing
     is traced."""
-    if traces is None:
-        yield None
-        return
+    return _UNTRACED if traces is None else _traced(traces, name, headers)
+
+
+@contextlib.contextmanager
+def _traced(traces: ClientTraces, name: str, headers: Iterable[tuple[str, str]]) -> Iterator[Attempt]:
     attempt = Attempt(traces, name, _carrier(headers))
     try:
         yield attempt

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -422,6 +423,7 @@ def known_worker_id(text: str) -> str:
     return text if is_worker_id(text) else ""
 
 
+@lru_cache  # each selection asks
 def worker_of(endpoint: str) -> str:
     """Returns the worker's id in a wsEndpoint (ws://host:port/playwright/{browser type}/{worker id}.{secret}), or ""
     for one of another form: other programs register workers, too."""

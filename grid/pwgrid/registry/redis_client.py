@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import time
 from collections import deque
@@ -29,6 +30,10 @@ from pwgrid.registry.open_redis import open_async
 from pwgrid.registry.scripts import Script, packed
 
 log = structlog.get_logger()
+
+# Where there is none, redis-py makes it with the first subscription, and writes to all loggers then: each process would
+# have copies of pages that it shares with the master.
+logging.getLogger("push_response")
 
 Argument = str | bytes | int | float
 Command = tuple[Argument, ...]

@@ -14,7 +14,6 @@ import structlog
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 from websockets.datastructures import Headers
-from websockets.http11 import Request
 
 from pwgrid.common.client_marks import clear_marks
 from pwgrid.common.reasons import EndReason, OfferRefusal
@@ -31,6 +30,8 @@ from pwgrid.proxy.connect.profile_check import check_profile
 from pwgrid.proxy.connect.refuse_in_cdp import RefusalInCdp
 from pwgrid.proxy.policy.arrival import Address, Arrival
 from pwgrid.proxy.policy.connect_request import (
+    KEY,
+    ClientHead,
     ConnectRequest,
     LeasePath,
     SessionPath,
@@ -69,6 +70,8 @@ class ConnectingClient(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._has_head = False
         self._claim: Claim | None = None
+        self._key = ""
+        """Its Sec-WebSocket-Key."""
         self._early = b""
         self._passed_on: Mapping[str, object] = {}
         """What a worker gets of this client."""
@@ -123,13 +126,13 @@ class ConnectingClient(asyncio.Protocol):
     # From here on one task: decision, slot, handoff
 
     async def _run(self, whole_head: bytes) -> None:
-        request = None
+        head = None
         try:
-            request = parse_head(whole_head)
-            with attempting(self._gateway.traces, "connect", request.headers.raw_items()) as self._attempt:
-                await self._decide(request)
+            head, self._key = parse_head(whole_head)
+            with attempting(self._gateway.traces, "connect", head.headers.raw_items()) as self._attempt:
+                await self._decide(head)
         except Refusal as refusal:
-            self._refuse(refusal, request)
+            self._refuse(refusal, head)
         except ClientGone:
             self._gateway.figures.abandoned += 1
             self._transport.abort()
@@ -137,7 +140,7 @@ class ConnectingClient(asyncio.Protocol):
             log.error("upgrade_failed", error=repr(error), client=str(self._arrival))
             self._transport.abort()
 
-    async def _decide(self, request: Request) -> None:
+    async def _decide(self, request: ClientHead) -> None:
         """Serves the client, or raises what it gets instead."""
         others = self._gateway.from_other_hosts
         if others is not None and (forward_id := forward_in(request.path)) is not None:
@@ -259,7 +262,7 @@ class ConnectingClient(asyncio.Protocol):
 
     # A client at the URL of a session
 
-    async def _serve_at(self, path: SessionPath, request: Request, local: Address) -> None:
+    async def _serve_at(self, path: SessionPath, request: ClientHead, local: Address) -> None:
         """Hands the client over to the session of this URL, or begins one that has its id."""
         gateway, until = self._gateway, self._loop.time() + SUCCESSOR_S
         beginning = gateway.sessions.beginning
@@ -356,7 +359,7 @@ class ConnectingClient(asyncio.Protocol):
 
     def _passed_on_of(self, headers: Headers) -> dict[str, object]:
         """Returns what any worker gets of this client."""
-        sent_on = browser_server_headers(headers, compression=self._may_compress())
+        sent_on = {**browser_server_headers(headers, compression=self._may_compress()), KEY: self._key}
         passed_on: dict[str, object] = {"client": str(self._arrival), "headers": sent_on}
         if self._attempt is not None:
             passed_on["trace"] = self._attempt.traceparent()
@@ -421,18 +424,18 @@ class ConnectingClient(asyncio.Protocol):
             self._attempt.offered("handoff", since, served_at, worker_id, None)
         return served_at
 
-    def _refuse(self, refusal: Refusal, request: Request | None) -> None:
+    def _refuse(self, refusal: Refusal, head: ClientHead | None) -> None:
         """Counts, logs and sends the refusal, and closes the connection."""
         self._gateway.figures.refused += 1
         self._gateway.figures.note_refusal(refusal)
         self._gateway.refusal_log.note(refusal, self._arrival.client or "unknown", str(self._arrival))
-        self._send_refusal(refusal, request)
+        self._send_refusal(refusal, head)
 
-    def _send_refusal(self, refusal: Refusal, request: Request | None = None) -> None:
+    def _send_refusal(self, refusal: Refusal, head: ClientHead | None = None) -> None:
         """Sends it and closes the connection."""
         if self._transport.is_closing():
             return
-        self._refused = RefusalInCdp.to(self._transport, request, refusal)
+        self._refused = RefusalInCdp.to(self._transport, head and head.with_key(self._key), refusal)
         if self._refused is not None:
             self._transport.resume_reading()
             if self._early:

@@ -146,7 +146,7 @@ class Access:
         """Returns who asks. Raises Refusal if the request may not be served. `local` is the address that it has come
         to. `from_own_page`: the dashboard may make this request, too."""
         self.check_host(headers, local, arrival)
-        identity = self._identify(headers, parameters, arrival.client)
+        identity = self.identify(headers, parameters, arrival.client)
         own = self._own_origins(headers, arrival) if from_own_page else frozenset()
         check_origin(headers, self.allowed_origins | own)
         return identity
@@ -160,7 +160,7 @@ class Access:
         is_ours = _is_address(name) or _is_loopback_name(name) or _is_one_of(name, named)
         return self.own_origins | ({f"http://{given}", f"https://{given}"} if is_ours else set())
 
-    def _identify(self, headers: Headers, parameters: Iterable[tuple[str, str]], peer: str) -> Identity:
+    def identify(self, headers: Headers, parameters: Iterable[tuple[str, str]], peer: str) -> Identity:
         """Returns the identity of the request's token. Raises Refusal(401), or 429 after too many wrong tokens."""
         tokens = self.tokens()
         if not self._asks_for_one(tokens):

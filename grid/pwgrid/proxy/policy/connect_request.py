@@ -64,6 +64,7 @@ _COMPRESSION: Final = "sec-websocket-extensions"
 _HANDSHAKE: Final = ServerProtocol()
 """Judges all requests: making one takes as long as judging. Its state from the last request is not read."""
 
+KEY: Final = "sec-websocket-key"
 _KEY: Final = re.compile(r"[A-Za-z0-9+/]{22}==")
 
 _ASKING: Final = ("user-agent", "x-playwright-", "x-pwgrid-")
@@ -160,6 +161,22 @@ class ConnectRequest(NamedTuple):
     """Whether the connection is to the first page of its browser, and not to the browser."""
 
 
+@dataclass(eq=False)
+class ClientHead(Request):
+    """A client's head, or that of all clients that say the same but for the key: it has another one then."""
+
+    decided: tuple[tuple[object, ...], "ConnectRequest | SessionPath"] | None = None
+    """What `decide` has returned last, and under what: the same again for a client of which that is true, too."""
+
+    def with_key(self, key: str) -> Request:
+        """The head of the client that has this key."""
+        headers = self.headers.copy()
+        if key:
+            del headers[KEY]
+            headers[KEY] = key
+        return Request(self.path, headers, self.method)
+
+
 class _Asked(NamedTuple):
     """What a client asks for, and who asks: all that decides what it gets, once it may use the grid."""
 
@@ -171,15 +188,21 @@ class _Asked(NamedTuple):
 
 
 def decide(
-    request: Request, policy: Policy, local: Address, arrival: Arrival = DIRECT, *, is_new: bool = False
+    request: ClientHead, policy: Policy, local: Address, arrival: Arrival = DIRECT, *, is_new: bool = False
 ) -> ConnectRequest | LeasePath | SessionPath:
     """Returns what this upgrade request asks for, or the lease or session that it comes with. Raises Refusal.
 
     `local` is the address that it has come to. `is_new`: there is no session yet of the id that its path has.
     """
     path, _, query = request.path.partition("?")
-    path = arrival.without_prefix(path)
     headers, parameters = request.headers, parse_qsl(query, keep_blank_values=True) if query else []
+    under = policy, local, arrival.host, arrival.prefix, is_new
+    if request.decided is not None and request.decided[0] == under:
+        again = request.decided[1]
+        if policy.access.identify(headers, parameters, arrival.client) == again.identity:  # it may be revoked
+            request.decided = under, again  # the next one need not compare a policy that is as the last one was
+            return again
+    path = arrival.without_prefix(path)
     if (lent := _LEASE_PATH.fullmatch(path)) is not None:
         lease = _with_lease(request, parameters, policy, lent, local, arrival)
         return replace(lease, own=_own_with_lease(headers, parameters, policy, lease))
@@ -198,6 +221,7 @@ def decide(
         if len(policy.known) >= _MOST_KNOWN:
             policy.known.clear()
         policy.known[asked] = wanted
+    request.decided = under, wanted
     return wanted
 
 

@@ -222,9 +222,15 @@ class Confinement:
     def of_host(self) -> dict[str, Identity]:
         """The files of the host that both may read, as they are now. What is put in their place later, as some service
         does with /etc/resolv.conf, they may not read, unless the directory that it is in is one of them."""
-        paths = [*_SYSTEM, *self.settings.browser_read_paths]
-        places = {Path(each).resolve() for each in paths}
-        return identities(each for each in paths if places.isdisjoint(Path(each).resolve().parents))
+        # Not by pathlib: it keeps each part of a path in a table of Python's, and a worker that writes to that copies
+        # pages which it shares with the master.
+        places = {each: os.path.realpath(each) for each in (*_SYSTEM, *self.settings.browser_read_paths)}
+        directories = {os.path.join(place, "") for place in places.values()}
+        return identities(
+            each
+            for each, place in places.items()
+            if not any(place.startswith(other) for other in directories - {place})
+        )
 
     def _common(self) -> Iterator[str | Path]:
         """What both may read."""
