@@ -115,3 +115,22 @@ def parameters(domains: list[Domain]) -> Iterator[tuple[str, str]]:
         for command in each.get("commands", []):
             for name in below(each["domain"], command.get("parameters", []), "", frozenset()):
                 yield f"{each['domain']}.{command['name']}", name
+
+
+DEEP = """
+const { CdpFront } = require(process.argv[1]);
+const front = Object.create(CdpFront.prototype);
+let told = 0;
+const connection = { pageGone: () => told++ };
+front.sessions = new Map([['0', { connection, isRoot: true, parent: null, children: new Set() }]]);
+for (let number = 1; number <= 100_000; number++)
+  front.add(String(number), String(number - 1), connection);
+front.forget('1');
+console.log(JSON.stringify([[...front.sessions.keys()], front.sessions.get('0').children.size, told]));
+"""
+
+
+def test_sessions_as_deep_as_a_client_likes_are_forgotten_with_the_first_of_them() -> None:
+    module = LAUNCHER.parent / "cdp" / "cdp_front.cjs"
+    done = subprocess.run([NODE, "-e", DEEP, str(module)], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout) == [["0"], 0, 100_000]

@@ -13,8 +13,6 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from pwgrid.common.types import BrowserType
-from tests.conftest import need
 from tests.hostile.calls import browser_session, goto, title
 from tests.support.grid import eventually_async
 from tests.support.https_server import OWNER, client_certificate, https_server, packed_certificate
@@ -215,18 +213,3 @@ async def test_in_compatible_a_context_that_is_made_over_cdp_may_not_either() ->
         with pytest.raises(Refusal, match="its proxy serves one session alone"):
             await other.cdp(session, "Target.createBrowserContext", proxyServer=owned.proxy)
         await other.cdp(session, "Target.createBrowserContext", proxyServer="socks5://127.0.0.1:1")
-
-
-async def test_a_firefox_shows_it_and_nobody_else_does() -> None:
-    need("firefox")
-    firefox: BrowserType = "firefox"
-    async with (
-        https_server(socket.gethostname()) as url,  # a Firefox asks no proxy for localhost
-        browser_server(firefox) as watched,
-        protocol_client(watched.endpoint) as owner,
-    ):
-        owned = await own(watched, owner, url)
-        assert await shows(owner, owned.page, owned.url) == OWNER
-        assert await greeted(*owned.address) == b""
-        with pytest.raises(Refusal, match="a browser that others share opens only web pages"):
-            await goto(owner, owned.page, "about:crashparent")

@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
+import pytest_asyncio
 
-from tests.conftest import need
 from tests.hostile.calls import (
     DOWNLOAD,
     TRACED,
@@ -90,9 +90,24 @@ class Shared:
         assert await self.left() == []
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def started() -> AsyncIterator[Watched]:
+    async with browser_server(max_concurrent_sessions=SHARED) as watched:
+        yield watched
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def watched(started: Watched) -> AsyncIterator[Watched]:
+    """One browser server for all; after each test it has no session and no file of one, and lives."""
+    yield started
+    await started.all_closed()
+    await eventually_async(lambda: left_behind(started) == [], "nothing is left of its files")
+    assert not started.gone.done()
+
+
 @contextlib.asynccontextmanager
-async def shared_browser() -> AsyncIterator[Shared]:
-    async with browser_server(max_concurrent_sessions=SHARED) as watched, protocol_client(watched.endpoint) as other:
+async def shared_browser(watched: Watched) -> AsyncIterator[Shared]:
+    async with protocol_client(watched.endpoint) as other:
         yield Shared(watched, other, await browser_session(other))
 
 
@@ -206,9 +221,11 @@ UNDER_WAY = [
 
 @pytest.mark.parametrize(("given", "calls"), UNDER_WAY)
 async def test_nothing_stays_of_what_a_client_has_under_way_when_it_goes(
-    given: Callable[[ProtocolClient], Awaitable[str]], calls: Callable[[ProtocolClient, str], Calls]
+    watched: Watched,
+    given: Callable[[ProtocolClient], Awaitable[str]],
+    calls: Callable[[ProtocolClient, str], Calls],
 ) -> None:
-    async with shared_browser() as shared:
+    async with shared_browser(watched) as shared:
         async with protocol_client(shared.watched.endpoint) as client:
             made = await given(client)
             with shared.browser_stopped():
@@ -218,9 +235,9 @@ async def test_nothing_stays_of_what_a_client_has_under_way_when_it_goes(
         await shared.once_nothing_is_left()
 
 
-async def test_a_video_that_is_read_only_when_its_client_has_gone_is_closed() -> None:
+async def test_a_video_that_is_read_only_when_its_client_has_gone_is_closed(watched: Watched) -> None:
     moving = "<body><script>setInterval(() => document.body.append(Math.random()), 20)</script>"
-    async with shared_browser() as shared:
+    async with shared_browser(watched) as shared:
         async with protocol_client(shared.watched.endpoint) as client:
             await a_video(client)
             await goto(client, client.one("Page"), f"data:text/html,{moving}")
@@ -232,14 +249,14 @@ async def test_a_video_that_is_read_only_when_its_client_has_gone_is_closed() ->
         await shared.once_nothing_is_left()
 
 
-async def test_a_client_of_which_no_file_is_written_gets_no_directory() -> None:
-    async with shared_browser() as shared, protocol_client(shared.watched.endpoint) as client:
+async def test_a_client_of_which_no_file_is_written_gets_no_directory(watched: Watched) -> None:
+    async with shared_browser(watched) as shared, protocol_client(shared.watched.endpoint) as client:
         await client.new_page()
         assert left_behind(shared.watched) == []
 
 
-async def test_what_is_made_when_nobody_waits_for_it_any_more_is_removed_too() -> None:
-    async with shared_browser() as shared:
+async def test_what_is_made_when_nobody_waits_for_it_any_more_is_removed_too(watched: Watched) -> None:
+    async with shared_browser(watched) as shared:
         async with protocol_client(shared.watched.endpoint) as client:
             await client.send(await a_video(client), "close")
             assert left_behind(shared.watched) != []
@@ -250,9 +267,9 @@ async def test_what_is_made_when_nobody_waits_for_it_any_more_is_removed_too() -
         await shared.once_nothing_is_left()
 
 
-async def test_a_download_is_in_the_directory_of_its_client() -> None:
+async def test_a_download_is_in_the_directory_of_its_client(watched: Watched) -> None:
     # Stock Firefox gives a file the name that its page wants; those of two clients could be one. (Debian's tells none.)
-    async with shared_browser() as shared, protocol_client(shared.watched.endpoint) as client:
+    async with shared_browser(watched) as shared, protocol_client(shared.watched.endpoint) as client:
         for each in (client, shared.other):
             await a_download(each)
             stream = await each.send((await each.event("download"))["artifact"]["guid"], "saveAsStream")
@@ -263,26 +280,8 @@ async def test_a_download_is_in_the_directory_of_its_client() -> None:
         assert {each.parent.name for each in directories} == {"sessions"}
 
 
-async def test_a_context_of_firefox_that_is_made_after_its_client_has_gone_leaves_no_files() -> None:
-    need("firefox")
-    async with browser_server("firefox", max_concurrent_sessions=5) as watched:
-        async with protocol_client(watched.endpoint) as client:
-            os.kill(watched.server.ready.browser_pid, signal.SIGSTOP)
-            try:
-                await client.post(browser(client), "newContext")
-                await client.send(browser(client), "defaultUserAgentForTest")
-                client.drop()
-                await watched.next_closed()
-            finally:
-                os.kill(watched.server.ready.browser_pid, signal.SIGCONT)
-        async with protocol_client(watched.endpoint) as third:
-            await third.new_page()
-        await watched.next_closed()
-        await eventually_async(lambda: left_behind(watched) == [], "nothing is left of its files")
-
-
-async def test_a_context_that_cannot_be_set_up_ends_with_its_session() -> None:
-    async with shared_browser() as shared:
+async def test_a_context_that_cannot_be_set_up_ends_with_its_session(watched: Watched) -> None:
+    async with shared_browser(watched) as shared:
         async with protocol_client(shared.watched.endpoint) as client:
             with pytest.raises(Refusal, match="Unknown permission"):
                 await client.new_context(permissions=["to do nonsense"])
@@ -294,8 +293,8 @@ async def test_a_context_that_cannot_be_set_up_ends_with_its_session() -> None:
 
 
 @pytest.mark.parametrize("closes", [False, True])
-async def test_a_client_whose_ffmpeg_hangs_leaves_nothing(closes: bool) -> None:
-    async with shared_browser() as shared:
+async def test_a_client_whose_ffmpeg_hangs_leaves_nothing(watched: Watched, closes: bool) -> None:
+    async with shared_browser(watched) as shared:
         async with protocol_client(shared.watched.endpoint) as client:
             context = await a_video(client)
             # By its own name: Node itself stands still while a child that is yet to become ffmpeg does.
@@ -314,14 +313,14 @@ async def test_a_client_whose_ffmpeg_hangs_leaves_nothing(closes: bool) -> None:
         await shared.once_nothing_is_left()
 
 
-async def test_a_context_whose_close_hangs_is_closed_all_the_same() -> None:
+async def test_a_context_whose_close_hangs_is_closed_all_the_same(watched: Watched) -> None:
     async def half_an_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 1000\r\n\r\nhalf")
         await reader.read()
         writer.close()
 
-    async with shared_browser() as shared, await asyncio.start_server(half_an_answer, "127.0.0.1", 0) as site:
+    async with shared_browser(watched) as shared, await asyncio.start_server(half_an_answer, "127.0.0.1", 0) as site:
         async with protocol_client(shared.watched.endpoint) as client:
             context = await client.new_context()
             page = await client.new_page(context)
@@ -335,8 +334,8 @@ async def test_a_context_whose_close_hangs_is_closed_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("closes", [False, True])
-async def test_a_client_whose_files_cannot_be_written_leaves_none(closes: bool) -> None:
-    async with shared_browser() as shared, protocol_client(shared.watched.endpoint) as client:
+async def test_a_client_whose_files_cannot_be_written_leaves_none(watched: Watched, closes: bool) -> None:
+    async with shared_browser(watched) as shared, protocol_client(shared.watched.endpoint) as client:
         context = await a_page_that_is_recorded(client)
         with nothing_written_by(shared.watched.server.pid):
             await goto(client, client.one("Page"), "data:text/html,what is not recorded")
@@ -360,6 +359,16 @@ def nothing_written_by(pid: int) -> Iterator[None]:
 # The record of a browser
 
 
+@contextlib.asynccontextmanager
+async def one_record_after_another(shared: Shared) -> AsyncIterator[None]:
+    """At the end of the block the other client can start a record, so those of the block have ended and their files are
+    written; that one is over when the next test may want one."""
+    yield
+    await records(shared.other)
+    await shared.once_nothing_is_left()
+    await shared.other.send(browser(shared.other), "stopTracing")
+
+
 async def records(client: ProtocolClient) -> None:
     """Starts a record, once that of another has ended."""
     async with asyncio.timeout(BOUND_S):
@@ -378,8 +387,10 @@ async def records(client: ProtocolClient) -> None:
     [("", "startTracing"), ("startTracing", "stopTracing"), ("startTracing", "")],
     ids=["its start", "its stop", "the record"],
 )
-async def test_a_record_of_the_browser_under_way_ends_with_its_client(before: str, under_way: str) -> None:
-    async with shared_browser() as shared:
+async def test_a_record_of_the_browser_under_way_ends_with_its_client(
+    watched: Watched, before: str, under_way: str
+) -> None:
+    async with shared_browser(watched) as shared, one_record_after_another(shared):
         async with protocol_client(shared.watched.endpoint) as client:
             if before:
                 await client.send(browser(client), before)
@@ -390,12 +401,10 @@ async def test_a_record_of_the_browser_under_way_ends_with_its_client(before: st
         async with protocol_client(shared.watched.endpoint) as third:
             await records(third)
         await shared.watched.next_closed()
-        await records(shared.other)  # so both have ended, and their files are written
-        await shared.once_nothing_is_left()
 
 
-async def test_a_record_whose_stop_has_failed_still_has_its_owner() -> None:
-    async with shared_browser() as shared:
+async def test_a_record_whose_stop_has_failed_still_has_its_owner(watched: Watched) -> None:
+    async with shared_browser(watched) as shared, one_record_after_another(shared):
         async with protocol_client(shared.watched.endpoint) as client:
             await client.send(browser(client), "startTracing")
             with nothing_written_by(shared.watched.server.pid), pytest.raises(Refusal, match="EFBIG"):
@@ -404,14 +413,10 @@ async def test_a_record_whose_stop_has_failed_still_has_its_owner() -> None:
                 await client.send(browser(client), "stopTracing")
             assert "this session did not start it" not in str(caught.value)
         await shared.watched.next_closed()
-        await records(shared.other)
-        await shared.once_nothing_is_left()
 
 
-async def test_what_a_client_has_switched_on_for_the_whole_browser_ends_with_it() -> None:
-    async with shared_browser() as shared:
+async def test_what_a_client_has_switched_on_for_the_whole_browser_ends_with_it(watched: Watched) -> None:
+    async with shared_browser(watched) as shared, one_record_after_another(shared):
         async with protocol_client(shared.watched.endpoint) as client:
             await client.cdp(await browser_session(client), "Tracing.start", categories="-*,toplevel")
         await shared.watched.next_closed()
-        await records(shared.other)
-        await shared.once_nothing_is_left()

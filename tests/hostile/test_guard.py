@@ -494,25 +494,25 @@ async def test_the_record_of_a_browser_goes_to_nobody_but_who_started_it(watched
 
 @pytest.mark.parametrize("guard", ["compatible", "strict", "off"])
 @pytest.mark.parametrize("slots", [1, SHARED])
-async def test_a_context_is_reused_by_its_own_connection_alone(guard: str, slots: int) -> None:
-    async with browser_server(max_concurrent_sessions=slots, client_guard=guard) as watched:
-        async with protocol_client(watched.endpoint) as first, protocol_client(watched.endpoint) as second:
-            made = []
-            for client in (first, second, first):
-                answer = await client.send(client.one("Browser"), "newContextForReuse")
-                made.append(answer["context"]["guid"])
-            assert made[0] == made[2] != made[1]
-            await goto(first, await first.new_page(made[0]), "data:text/html,<title>of the first</title>")
-            await second.send(second.one("Browser"), "disconnectFromReusedContext", reason="done")
-            assert made[0] in first.objects
-        for _ in range(2):
-            await watched.next_closed()
-        async with protocol_client(watched.endpoint) as third:
-            session = await browser_session(third) if guard != "strict" or slots == 1 else ""
-            if session:
+async def test_a_context_is_reused_by_its_own_connection_alone(servers: Servers, guard: str, slots: int) -> None:
+    watched = await servers({"max_concurrent_sessions": slots, "client_guard": guard})
+    async with protocol_client(watched.endpoint) as first, protocol_client(watched.endpoint) as second:
+        made = []
+        for client in (first, second, first):
+            answer = await client.send(client.one("Browser"), "newContextForReuse")
+            made.append(answer["context"]["guid"])
+        assert made[0] == made[2] != made[1]
+        await goto(first, await first.new_page(made[0]), "data:text/html,<title>of the first</title>")
+        await second.send(second.one("Browser"), "disconnectFromReusedContext", reason="done")
+        assert made[0] in first.objects
+    await watched.all_closed()
+    async with protocol_client(watched.endpoint) as third:
+        session = await browser_session(third) if guard != "strict" or slots == 1 else ""
+        if session:
+            contexts = (await third.cdp(session, "Target.getBrowserContexts"))["browserContextIds"]
+            while contexts:  # they are closed while this one connects
                 contexts = (await third.cdp(session, "Target.getBrowserContexts"))["browserContextIds"]
-                while contexts:  # they are closed while this one connects
-                    contexts = (await third.cdp(session, "Target.getBrowserContexts"))["browserContextIds"]
+    await watched.all_closed()
 
 
 async def test_contexts_and_pages_that_were_made_over_cdp_end_with_their_session() -> None:

@@ -2,15 +2,35 @@
 
 import asyncio
 import zipfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, Playwright
 
 from tests.hostile.official_client import web_server
 from tests.hostile.test_guard import SHARED
 from tests.support.protocol_client import Refusal, protocol_client
-from tests.support.stand_in_proxy import BOUND_S, browser_server
+from tests.support.stand_in_proxy import BOUND_S, Servers, Watched, shared_servers
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def servers() -> AsyncIterator[Servers]:
+    async with shared_servers() as started:
+        yield started
+
+
+@pytest_asyncio.fixture(loop_scope="session", params=["compatible"])
+async def watched(servers: Servers, request: pytest.FixtureRequest) -> AsyncIterator[Watched]:
+    """The shared browser server with this guard; after the test it has no session, and lives."""
+    shared = await servers({"max_concurrent_sessions": SHARED, "client_guard": request.param})
+    yield shared
+    await shared.all_closed()
+    assert not shared.gone.done()
+
+
+each_guard = pytest.mark.parametrize("watched", ["compatible", "strict"], indirect=True)
 
 
 async def signed_in(browser: Browser, site: str, name: str) -> None:
@@ -45,9 +65,9 @@ def only(name: str, heard: str | None = None) -> dict[str, object]:
     return {"cookies": [name], "storage": name, "own": name, "heard": heard, "state": [name]}
 
 
-@pytest.mark.parametrize("guard", ["compatible", "strict"])
-async def test_neither_sees_the_other(guard: str, playwright: Playwright) -> None:
-    async with browser_server(max_concurrent_sessions=SHARED, client_guard=guard) as watched, web_server() as site:
+@each_guard
+async def test_neither_sees_the_other(watched: Watched, playwright: Playwright) -> None:
+    async with web_server() as site:
         first = await playwright.chromium.connect(watched.endpoint)
         second = await playwright.chromium.connect(watched.endpoint)
         await signed_in(first, site, "first")
@@ -64,13 +84,13 @@ async def test_neither_sees_the_other(guard: str, playwright: Playwright) -> Non
         await second.close()
 
 
-@pytest.mark.parametrize("guard", ["compatible", "strict"])
+@each_guard
 @pytest.mark.parametrize("crash", [False, True])
-async def test_neither_ends_the_other(guard: str, crash: bool, playwright: Playwright) -> None:
-    async with browser_server(max_concurrent_sessions=SHARED, client_guard=guard) as watched, web_server() as site:
+async def test_neither_ends_the_other(watched: Watched, crash: bool, playwright: Playwright) -> None:
+    async with web_server() as site:
         staying = await playwright.chromium.connect(watched.endpoint)
         await signed_in(staying, site, "staying")
-        for number in range(3):
+        for _ in range(2):
             leaving = await playwright.chromium.connect(watched.endpoint)
             await signed_in(leaving, site, "leaving")
             (page,) = leaving.contexts[0].pages
@@ -82,18 +102,15 @@ async def test_neither_ends_the_other(guard: str, crash: bool, playwright: Playw
                     await crashed.wait()
                 await asyncio.wait([going])
                 going.exception()
+            left = watched.latest
             await leaving.close()
-            assert (await watched.next_closed()).session_id == f"{number + 2:016x}"
+            assert (await watched.next_closed()).session_id == left
             assert await seen(staying, site) == only("staying")
         await staying.close()
 
 
-async def test_the_objects_of_one_connection_are_none_to_another() -> None:
-    async with (
-        browser_server(max_concurrent_sessions=SHARED) as watched,
-        protocol_client(watched.endpoint) as owner,
-        protocol_client(watched.endpoint) as other,
-    ):
+async def test_the_objects_of_one_connection_are_none_to_another(watched: Watched) -> None:
+    async with protocol_client(watched.endpoint) as owner, protocol_client(watched.endpoint) as other:
         page = await owner.new_page()
         context, frame = owner.one("BrowserContext"), owner.frame(page)
         for guid, method in ((page, "close"), (context, "close"), (context, "cookies"), (frame, "content")):
@@ -102,8 +119,8 @@ async def test_the_objects_of_one_connection_are_none_to_another() -> None:
         assert (await owner.send(frame, "title"))["value"] == ""
 
 
-async def test_a_trace_has_nothing_of_the_other(playwright: Playwright, tmp_path: Path) -> None:
-    async with browser_server(max_concurrent_sessions=SHARED) as watched, web_server() as site:
+async def test_a_trace_has_nothing_of_the_other(watched: Watched, playwright: Playwright, tmp_path: Path) -> None:
+    async with web_server() as site:
         first = await playwright.chromium.connect(watched.endpoint)
         second = await playwright.chromium.connect(watched.endpoint)
         for browser, name in ((first, "first"), (second, "second")):

@@ -292,10 +292,9 @@ async def test_an_attack_on_an_older_driver_fares_no_better(
         await shared.all_closed()
         assert not shared.gone.done()
 
-    for module in (test_guard, test_going_clients):
-        monkeypatch.setattr(module, "browser_server", that_is_there)
+    monkeypatch.setattr(test_guard, "browser_server", that_is_there)
     async with that_is_there(**settings) as watched:
-        fixtures = {"watched": watched, "tmp_path": tmp_path}
+        fixtures = {"watched": watched, "servers": servers, "tmp_path": tmp_path}
         wanted = inspect.signature(test).parameters
         await test(**given, **{name: value for name, value in fixtures.items() if name in wanted})
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, given, settings
 
 from pwgrid.cli import token as tokens
@@ -129,6 +128,8 @@ def test_the_pages_need_no_other_host(grid: Grid) -> None:
 
 
 def test_nothing_that_the_schema_allows_is_answered_with_a_5xx(grid: Grid, token: str) -> None:
+    import schemathesis  # here: it takes long to load, and each process of tests would
+
     schema = schemathesis.openapi.from_url(f"{grid.http}/openapi.json")
     tried = set()
     for found in schema.get_all_operations():

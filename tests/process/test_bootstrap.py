@@ -103,6 +103,13 @@ class Checkout:
             check=False,
         )
 
+    def finds(self, question: str) -> str:
+        """What a function of tools/bootstrap.py says of this checkout, without anything being done about it."""
+        ask = f"import sys; sys.path.insert(0, 'tools'); import bootstrap; print(bootstrap.{question})"
+        return subprocess.run(
+            [PYTHON, "-P", "-c", ask], cwd=self.root, env=self.environ, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
     def has(self, module: str) -> bool:
         """Whether its virtual environment can import this."""
         return subprocess.run([self.python, "-c", f"import {module}"], capture_output=True, check=False).returncode == 0
@@ -125,6 +132,8 @@ def set_up_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     place.mkdir()
     done = Checkout(place).set_up()
     assert done.returncode == 0, done.stdout
+    (pip,) = place.glob("checkout/.venv/lib/python*/site-packages/pip")
+    pip.symlink_to(pip.rename(kept.with_name("pip")))  # a thousand files that no test changes
     shutil.copytree(place, kept, symlinks=True)
     return kept, place
 
@@ -169,20 +178,18 @@ def test_a_package_that_is_not_what_the_lock_says_is_refused(installed: Checkout
     assert not installed.has("other")
 
 
-def test_another_lock_is_another_installation_and_another_place_another_environment(
-    installed: Checkout, tmp_path: Path
-) -> None:
-    with (installed.root / "pyproject.toml").open("a") as project:
-        project.write("# changed\n")
-    assert "installing pwgrid" in installed.set_up().stdout
+def test_another_project_file_or_lock_is_another_installation(installed: Checkout) -> None:
+    project = installed.root / "pyproject.toml"
+    before = project.read_text()
+    assert installed.finds("is_installed(dev=False)") == "True"
+    project.write_text(before + "# changed\n")
+    assert installed.finds("is_installed(dev=False)") == "False"
+    project.write_text(before)
+    assert installed.finds("is_installed(dev=False)") == "True"
     installed.lock = [installed.pin("playwright", "1.65.1")]
     installed.write_locks()
     assert "installing pwgrid" in installed.set_up().stdout
     assert installed.version("playwright") == "1.65.1"
-    installed.root = installed.root.rename(tmp_path / "moved")
-    done = installed.set_up()
-    assert f"making {tmp_path}/moved/.venv" in done.stdout
-    assert installed.has("small")
 
 
 def test_the_playwright_that_a_user_has_installed_stays(installed: Checkout) -> None:
@@ -216,24 +223,38 @@ def test_an_installation_that_was_broken_off_is_finished(installed: Checkout) ->
     assert "making" not in done.stdout
 
 
-def test_a_broken_environment_is_made_anew(installed: Checkout) -> None:
+def test_an_environment_that_is_broken_or_of_another_place_is_made_anew(installed: Checkout, tmp_path: Path) -> None:
+    assert installed.finds("venv_works()") == "True"
+    real = installed.python.readlink()
     installed.python.unlink()
     installed.python.symlink_to("/nonexistent/python3")  # as after an upgrade of the system
+    assert installed.finds("venv_works()") == "False"
+    installed.python.unlink()
+    installed.python.symlink_to(real)
+    installed.root = installed.root.rename(tmp_path / "moved")
     done = installed.set_up()
     assert done.returncode == 0, done.stdout
-    assert "making" in done.stdout
+    assert f"making {tmp_path}/moved/.venv" in done.stdout
+    assert installed.has("small")
 
 
-@pytest.mark.parametrize("module", ["ensurepip", "venv"])  # Debian's Python has not the one, python3-minimal neither
-def test_a_python_that_cannot_make_environments_gets_the_system_s_package(
-    checkout: Checkout, tmp_path: Path, module: str
-) -> None:
-    lacking = tmp_path / "lacking"
-    lacking.mkdir()
-    (lacking / f"{module}.py").write_text(f"raise ImportError('No module named {module}')\n")
-    checkout.environ["PYTHONPATH"] = str(lacking)
+LACKING = ["ensurepip", "venv"]
+"""Debian's Python has not the one, python3-minimal neither."""
+
+
+def lacks(checkout: Checkout, directory: Path, module: str) -> Path:
+    """Has the Python that sets it up lack this module, until the file is removed that this returns."""
+    directory.mkdir()
+    file = directory / f"{module}.py"
+    file.write_text(f"raise ImportError('No module named {module}')\n")
+    checkout.environ["PYTHONPATH"] = str(directory)
+    return file
+
+
+def test_a_python_that_cannot_make_environments_gets_the_system_s_package(checkout: Checkout, tmp_path: Path) -> None:
+    lacking = lacks(checkout, tmp_path / "lacking", "ensurepip")
     commands = {
-        "apt-get": f'echo "$@" >> {tmp_path}/calls; case "$*" in *install*) /bin/rm {lacking}/{module}.py;; esac',
+        "apt-get": f'echo "$@" >> {tmp_path}/calls; case "$*" in *install*) /bin/rm {lacking};; esac',
         "apt-cache": "exit 0",
         "sudo": 'shift; [ "$1" = true ] || exec /usr/bin/"$@"',
     }
@@ -242,7 +263,7 @@ def test_a_python_that_cannot_make_environments_gets_the_system_s_package(
         (tmp_path / "bin" / name).chmod(0o755)
     done = checkout.set_up()
     assert done.returncode == 0, done.stdout
-    assert f"No module named {module}" in done.stdout
+    assert "No module named ensurepip" in done.stdout
     assert (tmp_path / "calls").read_text().strip().endswith(f"install -y --no-install-recommends {PACKAGE}")
     assert checkout.has("small")
 
@@ -261,12 +282,12 @@ def test_without_root_the_one_command_is_said_and_nothing_half_made_is_left(
     assert not (tmp_path / ".venv").exists()
 
 
-def test_when_no_way_works_the_reason_is_said(checkout: Checkout, tmp_path: Path) -> None:
-    (tmp_path / "ensurepip.py").write_text("raise ImportError('No module named ensurepip')\n")
-    checkout.environ["PYTHONPATH"] = str(tmp_path)
+@pytest.mark.parametrize("module", LACKING)
+def test_when_no_way_works_the_reason_is_said(checkout: Checkout, tmp_path: Path, module: str) -> None:
+    lacks(checkout, tmp_path / "lacking", module)
     done = checkout.set_up()
     assert done.returncode == 1
-    assert "No module named ensurepip" in done.stdout
+    assert f"No module named {module}" in done.stdout
     assert f"there is no apt-get here that could install {PACKAGE}" in done.stdout
     assert not (checkout.root / ".venv").exists()
 

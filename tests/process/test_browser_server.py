@@ -1,4 +1,5 @@
-"""A browser server through its whole life: real Chromium (and Firefox), or the fake where no browser matters."""
+"""A browser server through its whole life: real Chromium, or the fake where no browser matters; Firefox is in
+tests/hostile/test_firefox.py."""
 
 import asyncio
 import contextlib
@@ -28,7 +29,6 @@ from pwgrid.common.client_marks import clear_marks, is_served
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
-from pwgrid.common.types import BrowserType
 from pwgrid.worker.browser.launch import LAUNCHER, LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer, ending
 from pwgrid.worker.holders import SessionClosed
@@ -60,8 +60,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 NO_DEVTOOLS = "at this address is Playwright's protocol: CDP clients connect to /cdp, or to http://<host>:<port>"
 
 
-each_browser = pytest.mark.parametrize("browser_type", ["chromium", "firefox"], indirect=True)
-
 BROWSER_KILLED = Reason(WorkerEnd.BROWSER_ENDED, "SIGKILL", "SIGKILL")
 
 
@@ -79,6 +77,13 @@ async def watched(shared: Watched) -> AsyncIterator[Watched]:
     await shared.all_closed()
     assert shared.closed.empty()
     assert not shared.gone.done()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def to_be_ended() -> AsyncIterator[Watched]:
+    """A browser server for one test alone."""
+    async with browser_server() as watched:
+        yield watched
 
 
 async def start(launch: LaunchSpec) -> BrowserServer:
@@ -116,10 +121,9 @@ async def read_to_end(client: socket.socket) -> bytes:
 # What a client gets
 
 
-@each_browser
-async def test_a_playwright_client_talks_through_a_handed_over_socket(browser_type: BrowserType) -> None:
-    async with browser_server(browser_type) as watched, async_playwright() as playwright:
-        browser = await getattr(playwright, browser_type).connect(watched.endpoint)
+async def test_a_playwright_client_talks_through_a_handed_over_socket(watched: Watched) -> None:
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.connect(watched.endpoint)
         page = await browser.new_page()
         await page.set_content("<title>through the grid</title>")
         assert await page.title() == "through the grid"
@@ -354,9 +358,8 @@ async def test_secrets_of_the_grid_are_not_in_the_environment_of_the_browser(mon
 # Losing a part
 
 
-@each_browser
-async def test_after_sigkill_of_node_nothing_is_left(browser_type: BrowserType) -> None:
-    async with browser_server(browser_type) as watched:
+async def test_after_sigkill_of_node_nothing_is_left() -> None:
+    async with browser_server() as watched:
         browser_pid = watched.server.ready.browser_pid
         os.kill(watched.server.pid, signal.SIGKILL)
         async with asyncio.timeout(BOUND_S):
@@ -386,16 +389,15 @@ def set_nonblocking(sock: socket.socket) -> socket.socket:
     return sock
 
 
-@each_browser
-async def test_a_crashed_browser_ends_every_session_with_that_reason(browser_type: BrowserType) -> None:
-    async with browser_server(browser_type) as watched, connect(watched.endpoint) as client:
-        os.kill(watched.server.ready.browser_pid, signal.SIGKILL)
+async def test_a_crashed_browser_ends_every_session_with_that_reason(to_be_ended: Watched) -> None:
+    async with connect(to_be_ended.endpoint) as client:
+        os.kill(to_be_ended.server.ready.browser_pid, signal.SIGKILL)
         with pytest.raises(ConnectionClosed, match="the grid closed this session: its browser crashed"):
             await client.recv()
-        closed = await watched.next_closed()
+        closed = await to_be_ended.next_closed()
         assert (closed.end.by, str(closed.end.reason)) == ("browser", "browser crashed")
-        assert await watched.why_gone() == BROWSER_KILLED
-        assert not (await watched.server.canary(5)).ok
+        assert await to_be_ended.why_gone() == BROWSER_KILLED
+        assert not (await to_be_ended.server.canary(5)).ok
 
 
 async def test_a_playwright_client_of_a_crashed_browser_hears_of_it() -> None:
@@ -468,20 +470,18 @@ async def test_a_canary_of_a_launcher_that_hangs_fails_too() -> None:
         os.kill(watched.server.pid, signal.SIGCONT)
 
 
-@each_browser
-async def test_a_browser_that_hangs_answers_no_question_and_stop_cuts_it_off(browser_type: BrowserType) -> None:
-    async with browser_server(browser_type) as watched:
-        with watched.server.ask_browser() as answer:
-            await asyncio.wait_for(answer, BOUND_S)
-        os.kill(watched.server.ready.browser_pid, signal.SIGSTOP)
-        stopped_at = asyncio.get_running_loop().time()
-        with watched.server.ask_browser() as answer, pytest.raises(TimeoutError):
-            await asyncio.wait_for(answer, 0.3)
-        with watched.server.ping() as pong:
-            await asyncio.wait_for(pong, BOUND_S)
-        assert watched.server.browser_heard_at < stopped_at + 0.1, "its server lives, and knows since when it is silent"
-        await watched.server.stop(1.0)
-        assert processes_of(watched.directory) == []
+async def test_a_browser_that_hangs_answers_no_question_and_stop_cuts_it_off(to_be_ended: Watched) -> None:
+    with to_be_ended.server.ask_browser() as answer:
+        await asyncio.wait_for(answer, BOUND_S)
+    os.kill(to_be_ended.server.ready.browser_pid, signal.SIGSTOP)
+    stopped_at = asyncio.get_running_loop().time()
+    with to_be_ended.server.ask_browser() as answer, pytest.raises(TimeoutError):
+        await asyncio.wait_for(answer, 0.3)
+    with to_be_ended.server.ping() as pong:
+        await asyncio.wait_for(pong, BOUND_S)
+    assert to_be_ended.server.browser_heard_at < stopped_at + 0.1, "its server lives, and knows since when it is silent"
+    await to_be_ended.server.stop(1.0)
+    assert processes_of(to_be_ended.directory) == []
 
 
 async def test_stop_kills_a_launcher_that_does_not_listen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

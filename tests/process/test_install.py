@@ -14,6 +14,8 @@ import pytest
 from pwgrid import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
+PIP = (sys.executable, "-m", "pip")
+"""That of these tests, for any environment: to put one into each takes as long as to install the rest."""
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -43,7 +45,7 @@ def run(*argv: object, **environment: str) -> str:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("wheel")
     offline = ("--no-deps", "--no-index", "--no-build-isolation")
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", *offline, "--wheel-dir", directory, ROOT)
+    run(*PIP, "wheel", "--quiet", *offline, "--wheel-dir", directory, ROOT)
     (made,) = directory.glob("pwgrid-*.whl")
     return made
 
@@ -67,9 +69,9 @@ def test_the_package_page_has_the_project_s_addresses_and_no_dead_link(wheel: Pa
 
 
 def test_pip_installs_it_into_an_environment_without_a_checkout(wheel: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "env", with_pip=True)
+    venv.create(tmp_path / "env")
     python, command = (tmp_path / "env" / "bin" / name for name in ("python", "pwgrid"))
-    run(python, "-m", "pip", "install", "--quiet", wheel)
+    run(*PIP, "--python", python, "install", "--quiet", wheel)
     assert run(command, "version").startswith(f"pwgrid {__version__}, Playwright ")
     assert "redis_url" in run(command, "config", "show")
     checked = run(python, "-m", "pwgrid", "config", "check").splitlines()
@@ -78,10 +80,8 @@ def test_pip_installs_it_into_an_environment_without_a_checkout(wheel: Path, tmp
 
 
 def test_pipx_installs_it_as_a_command(wheel: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "pipx", with_pip=True)
-    python = tmp_path / "pipx" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", "pipx")
+    run(*PIP, "install", "--quiet", "--target", tmp_path / "pipx", "pipx")
     places = {"PIPX_HOME": str(tmp_path / "home"), "PIPX_BIN_DIR": str(tmp_path / "bin")}
-    run(python, "-m", "pipx", "install", wheel, **places)
+    run(sys.executable, "-m", "pipx", "install", wheel, PYTHONPATH=str(tmp_path / "pipx"), **places)
     assert run(tmp_path / "bin" / "pwgrid", "version").startswith(f"pwgrid {__version__}, Playwright ")
     assert "the configuration is good" in run(tmp_path / "bin" / "pwgrid", "config", "check")

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from playwright.async_api import CDPSession, Page, Playwright, async_playwright
 
 from pwgrid.common.reasons import EndReason, Reason
-from pwgrid.common.types import BrowserType
 from pwgrid.worker.browser.launch import LAUNCHER
 from pwgrid.worker.holders import OwnBrowser
 from tests.conftest import need
@@ -112,12 +111,12 @@ async def viewer(path: Path, session_id: str = FIRST_SESSION, *, operator: bool 
 
 
 @contextlib.asynccontextmanager
-async def shown(path: Path, browser_type: BrowserType = "chromium") -> AsyncIterator[tuple[Playwright, Page]]:
+async def shown(path: Path) -> AsyncIterator[tuple[Playwright, Page]]:
     """A page of a session that can be looked at."""
     async with (
-        browser_server(browser_type, live_view=path) as watched,
+        browser_server(live_view=path) as watched,
         async_playwright() as playwright,
-        await getattr(playwright, browser_type).connect(watched.endpoint) as browser,
+        await playwright.chromium.connect(watched.endpoint) as browser,
     ):
         yield playwright, await browser.new_page(viewport={"width": 600, "height": 400})
 
@@ -543,13 +542,3 @@ async def test_a_viewer_hears_that_an_older_playwright_cannot_show_this_browser(
         assert why == "this version of Playwright shows nobody a page of this browser: 1.63 or later does"
     running.stdin.close()
     assert await running.wait() == 0
-
-
-async def test_a_browser_without_a_screencast_is_shown_by_screenshots(tmp_path: Path) -> None:
-    need("firefox")
-    path = tmp_path / "live"
-    async with shown(path, "firefox") as (_, page), viewer(path) as looking:
-        await page.set_content(coloured(COLOURS[0]))
-        await frame_of_colour(looking, page, COLOURS[0])
-        await page.set_content(coloured(COLOURS[2]))
-        await frame_of_colour(looking, page, COLOURS[2])

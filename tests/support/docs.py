@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -35,10 +36,15 @@ class Block:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
+@cache
+def _tokens(page: Path) -> list[Token]:
+    return _MARKDOWN.parse(page.read_text())
+
+
 def blocks(page: Path) -> Iterator[Block]:
     """Those of a page, in their order."""
     before: Token | None = None
-    for token in _MARKDOWN.parse(page.read_text()):
+    for token in _tokens(page):
         if token.type == "fence":
             assert token.map is not None
             mark = _MARK.fullmatch(before.content.strip()) if before is not None else None
@@ -49,7 +55,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def links(page: Path) -> Iterator[str]:
     """Where a page leads to."""
-    for token in _MARKDOWN.parse(page.read_text()):
+    for token in _tokens(page):
         for child in token.children or ():
             target = child.attrs.get("href" if child.type == "link_open" else "src")
             if child.type in ("link_open", "image") and isinstance(target, str):
@@ -58,7 +64,7 @@ def links(page: Path) -> Iterator[str]:
 
 def anchors(page: Path) -> set[str]:
     """Of a page's headings, as GitHub makes them, and those that it sets itself."""
-    tokens = _MARKDOWN.parse(page.read_text())
+    tokens = _tokens(page)
     found = set(re.findall(r'<a id="([^"]+)">', page.read_text()))
     for heading, inline in pairwise(tokens):
         if heading.type == "heading_open":

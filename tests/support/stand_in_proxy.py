@@ -160,6 +160,9 @@ async def browser_server(
                 await server.stop(10)
 
 
+USUAL = Settings().model_dump()
+"""What a browser server has as it comes: settings that say the same make no other one."""
+
 Servers = Callable[[dict[str, Any]], Awaitable[Watched]]
 
 
@@ -171,7 +174,8 @@ async def shared_servers() -> AsyncIterator[Servers]:
     async with contextlib.AsyncExitStack() as stack:
 
         async def with_settings(changes: dict[str, Any]) -> Watched:
-            if (name := str(sorted(changes.items()))) not in started or started[name].gone.done():
+            changed = {name: value for name, value in changes.items() if value != USUAL.get(name)}
+            if (name := str(sorted(changed.items()))) not in started or started[name].gone.done():
                 started[name] = await stack.enter_async_context(browser_server(**changes))
             return started[name]
 
