@@ -22,6 +22,7 @@ ENVIRONMENT = {
     "WARM_BROWSERS": "1",
     "MAX_CONCURRENT_SESSIONS": "4",
     "HEARTBEAT_INTERVAL": "1",
+    "WORKER_LOST_THRESHOLD": "120",  # a busy machine takes its time for another master
 }
 LOST = {**ENVIRONMENT, "WORKER_LOST_THRESHOLD": "5"}
 SESSIONS, KEPT = 3, 2
