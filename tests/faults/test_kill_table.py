@@ -12,6 +12,7 @@ import re
 import signal
 
 import psutil
+import pytest
 from playwright.async_api import Browser, Playwright
 from playwright.async_api import Error as PlaywrightError
 
@@ -20,6 +21,8 @@ from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_asyn
 from tests.support.kill_table_row import all_serve, busiest, comes_out_exact, failures, is_gone, row, workers
 from tests.support.load import Load
 from tests.support.raw import connect, goes_on, head, read_all, session
+
+pytestmark = pytest.mark.timeout(600)  # one grid is struck several times
 
 LOST = {"WORKER_LOST_THRESHOLD": "5"}
 """What stays frozen for longer counts as lost: it is 30 s by default, and what is frozen here is never woken."""

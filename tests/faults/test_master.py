@@ -9,12 +9,15 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from playwright.async_api import Playwright
 
 from tests.conftest import need
 from tests.support.grid import Grid, eventually, eventually_async, processes_marked, running_grid
 from tests.support.kill_table_row import STEADY, comes_out_exact, no_counter_was_repaired, row
 from tests.support.raw import answer, goes_on, head, session
+
+pytestmark = pytest.mark.timeout(600)  # one grid is struck several times
 
 
 def pids(grid: Grid) -> dict[str, int]:
