@@ -1,7 +1,7 @@
 """`python -m bench.faults [--rounds N] [rows]`: the kill table of docs/faults.md in figures.
 
-Each round of each row is a fresh grid of two workers with five live sessions in real browsers, that click and read ten
-times a second, a Playwright client that connects all the time, and one that asks for /health every 20 ms. Prints a
+Each round of each row is a fresh grid of two workers with five live sessions in real browsers, that click and read
+twice a second, a Playwright client that connects all the time, and one that asks for /health every 20 ms. Prints a
 Markdown table; exit code 1 when somebody lost what the table says is kept. tests/faults looks at the counters.
 """
 
@@ -107,7 +107,7 @@ Act = Callable[[Scene], Awaitable[None]]
 
 async def nothing(scene: Scene) -> None:
     scene.begin()
-    await scene.load.goes_on(beats=20, connects=10)
+    await scene.load.goes_on(beats=8, connects=10)
 
 
 async def proxy(scene: Scene) -> None:
@@ -241,7 +241,7 @@ async def full_disk(scene: Scene) -> None:
     assert scene.disk is not None
     scene.begin()
     filler = fill(scene.disk)
-    await scene.load.goes_on(beats=20, connects=10)
+    await scene.load.goes_on(beats=8, connects=10)
     if not scene.status()["problems"]:
         raise AssertionError("a full disk does not show in the status")
     filler.unlink()

@@ -19,7 +19,7 @@ from pwgrid.common.types import BROWSER_TYPES, BrowserType
 from pwgrid.installed.headed import find_headed, find_xvfb
 from tests.support.browsers import fit_browser, settings_of_host
 from tests.support.drivers import cached_driver, driver_under_test
-from tests.support.grid import RUNNING, Grid, eventually, running_grid
+from tests.support.grid import DEFAULTS, RUNNING, WITHOUT_SPARES, Grid, eventually, running_grid
 from tests.support.redis import own_redis
 
 __all__ = ["own_redis"]
@@ -29,6 +29,9 @@ hypothesis_settings.register_profile(
     "any machine", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 hypothesis_settings.load_profile("any machine")
+
+# On a busy machine a pool has spares, up to four Firefoxes beside one, of which hardly a test makes any use.
+DEFAULTS.update(WITHOUT_SPARES)
 
 # A shell that starts us in the background without job control has SIGINT ignored, and so would have all that we start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -24,9 +24,7 @@ async def page(grid: Grid, playwright: Playwright) -> AsyncIterator[Page]:
     yield page
     assert await page.evaluate("6 * 7") == 42
     await browser.close()
-    another = await playwright.chromium.connect(grid.endpoint)
-    assert await (await another.new_page()).evaluate("6 * 7") == 42
-    await another.close()
+    await (await playwright.chromium.connect(grid.endpoint)).close()
 
 
 def sessions_ever(grid: Grid) -> dict[bytes, bytes]:

@@ -66,11 +66,27 @@ def grid(shared: Grid, shared_profiles: Path) -> Iterator[Grid]:
         path.unlink()
 
 
+@pytest.fixture(scope="module")
+def struck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Grid, Path]]:
+    profiles = tmp_path_factory.mktemp("struck") / "profiles"
+    with profiled(profiles, ISOLATION="browser") as grid:
+        yield grid, profiles
+
+
 @pytest.fixture
-def exact_grid(profiles: Path) -> Iterator[Grid]:
-    """The same, and it has the same processes, open and temporary files as before."""
-    with profiled(profiles, ISOLATION="browser") as grid, comes_out_exact(grid):
+def struck_profiles(struck: tuple[Grid, Path]) -> Path:
+    return struck[1]
+
+
+@pytest.fixture
+def exact_grid(struck: tuple[Grid, Path]) -> Iterator[Grid]:
+    """Another one for those that kill a part of it: afterwards it has no session, and the same processes, open and
+    temporary files as before. The next test finds no profile."""
+    grid, profiles = struck
+    with comes_out_exact(grid):
         yield grid
+    for path in profiles.rglob("*.tar"):
+        path.unlink()
 
 
 @contextmanager
@@ -235,9 +251,9 @@ def kill_node(grid: Grid) -> None:
 
 @pytest.mark.parametrize("kill", [kill_browser, kill_node])
 async def test_a_crash_spoils_nothing(
-    playwright: Playwright, exact_grid: Grid, profiles: Path, site: str, kill: Callable[[Grid], None]
+    playwright: Playwright, exact_grid: Grid, struck_profiles: Path, site: str, kill: Callable[[Grid], None]
 ) -> None:
-    grid = exact_grid
+    grid, profiles = exact_grid, struck_profiles
     async with shop(playwright, grid) as (_, page):
         await log_in(page, site)
     await is_over(grid)
@@ -384,9 +400,9 @@ async def test_killed_proxies_masters_and_redis_take_no_profile_from_its_session
 
 
 async def test_a_worker_killed_while_it_saves_leaves_that_to_its_successor(
-    playwright: Playwright, exact_grid: Grid, profiles: Path, site: str
+    playwright: Playwright, exact_grid: Grid, struck_profiles: Path, site: str
 ) -> None:
-    grid = exact_grid
+    grid, profiles = exact_grid, struck_profiles
     async with shop(playwright, grid) as (_, page):
         await log_in(page, site)
         (worker,) = grid.status()["workers"]
@@ -443,7 +459,7 @@ async def test_there_are_only_so_many(playwright: Playwright, grid: Grid) -> Non
         pass
 
 
-async def test_what_ends_in_order_is_saved_and_nothing_is_left_of_the_grid(
+async def test_what_ends_in_order_is_saved_nothing_is_left_of_the_grid_and_one_that_is_killed_locks_no_profile(
     playwright: Playwright, profiles: Path, site: str
 ) -> None:
     """The client closes its browser, and then the grid stops while another is connected."""
@@ -466,21 +482,14 @@ async def test_what_ends_in_order_is_saved_and_nothing_is_left_of_the_grid(
         for name, who in (("closed", "ada"), ("drained", "eve")):
             async with shop(playwright, grid, f"?profile={name}") as (_, page):
                 assert await logged_in(page, site) == [f"who={who}", f"of {who}"]
-
-
-async def test_a_killed_grid_locks_no_profile(playwright: Playwright, profiles: Path, site: str) -> None:
-    need("chromium")
-    environment = {**ENVIRONMENT, "PROFILES_DIR": str(profiles)}
-    with running_grid("--chromium", "1", environment=environment) as grid:
-        async with shop(playwright, grid) as (_, page):
-            await log_in(page, site)
         await is_over(grid)
-        async with shop(playwright, grid) as (_, page):
-            await log_in(page, site, "eve")
+        # Nor does a grid that is killed lock one.
+        async with shop(playwright, grid, "?profile=closed") as (_, page):
+            await log_in(page, site, "bob")
             grid.kill_everything()
-    assert (profiles / "-" / "shop-login.json").exists()
+    assert (profiles / "-" / "closed.json").exists()
     with running_grid("--chromium", "1", environment=environment) as grid:
-        async with shop(playwright, grid) as (_, page):
+        async with shop(playwright, grid, "?profile=closed") as (_, page):
             assert await logged_in(page, site) == ["who=ada", "of ada"]
 
 
@@ -512,9 +521,9 @@ async def test_each_token_has_its_own_and_playwright_s_protocol_has_none(
 
 
 async def test_without_a_token_there_are_none_unless_they_are_asked_for(playwright: Playwright) -> None:
-    need("chromium")
+    """The fake browser server stands in for Playwright: no browser is asked."""
     with (
-        running_grid("--chromium", "1", environment=WITHOUT_SPARES) as grid,
+        running_grid("--chromium", "1", fake=True) as grid,
         pytest.raises(Error, match="have its operator set PROFILES=on"),
     ):
         async with shop(playwright, grid):

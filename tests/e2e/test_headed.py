@@ -101,30 +101,36 @@ async def test_the_kernel_lets_a_browser_reach_its_own_display_alone(playwright:
         await neighbour.close()
 
 
-@pytest.mark.parametrize("killed", ["worker", "node", "display"])
-async def test_a_display_outlives_a_worker_and_goes_with_its_browser(playwright: Playwright, killed: str) -> None:
-    need_headed("chromium")
-    with running_grid("--chromium", "1") as grid:
-        browser = await playwright.chromium.connect(grid.endpoint, headers=HEADED)
-        page = await browser.new_page()
-        (display,) = displays(grid)
-        (worker,) = grid.status()["workers"]
-        (x_server,) = x_servers(grid)
-        os.kill({"worker": worker["pid"], "node": worker["nodePid"], "display": x_server}[killed], signal.SIGKILL)
-        if killed == "worker":
-            await eventually_async(lambda: "browser_server_taken_over" in grid.output(), "a successor has it")
-            assert await page.evaluate("6 * 7") == 42
-            assert x_servers(grid) == [x_server]
-            await browser.close()
-        await eventually_async(lambda: not display.exists() and not x_servers(grid), "nothing of it is left")
-        assert not x_socket(display).exists()
-
-
-async def test_displays_of_a_grid_that_was_killed_whole_are_removed_by_the_next(
+async def test_a_display_outlives_a_worker_goes_with_its_browser_and_with_a_grid_that_is_killed_whole_at_the_next_start(
     playwright: Playwright,
 ) -> None:
     need_headed("chromium")
     with running_grid("--chromium", "1") as grid:
+        for killed in ("display", "worker", "node"):
+            browser = await playwright.chromium.connect(grid.endpoint, headers=HEADED)
+            page = await browser.new_page()
+            (display,) = displays(grid)
+            (worker,) = grid.status()["workers"]
+            (x_server,) = x_servers(grid)
+            os.kill({"worker": worker["pid"], "node": worker["nodePid"], "display": x_server}[killed], signal.SIGKILL)
+            if killed == "worker":
+                await eventually_async(lambda: "browser_server_taken_over" in grid.output(), "a successor has it")
+                assert await page.evaluate("6 * 7") == 42
+                assert x_servers(grid) == [x_server]
+                await browser.close()
+            await eventually_async(
+                lambda display=display: not display.exists() and not x_servers(grid), "nothing of it is left"
+            )
+            assert not x_socket(display).exists()
+            left = {"display": [], "worker": [worker["id"]], "node": [worker["id"]]}[killed]
+            await eventually_async(
+                lambda left=left: (
+                    [each["status"] for each in grid.status()["workers"]] == ["available"]
+                    and grid.status()["workers"][0]["id"] not in left
+                ),
+                "one worker serves",
+            )
+
         await playwright.chromium.connect(grid.endpoint, headers=HEADED)
         (display,) = displays(grid)
         while living := grid.processes():
@@ -149,7 +155,7 @@ async def test_what_is_missing_is_said_with_the_command_that_adds_it(playwright:
 
 async def test_firefox_with_a_window(playwright: Playwright) -> None:
     need_headed("firefox")
-    with running_grid("--firefox", "1") as grid:
+    with running_grid("--chromium", "0", "--firefox", "1") as grid:
         browser = await playwright.firefox.connect(grid.endpoint, headers=HEADED)
         page = await browser.new_page()
         _, width, frame = await page.evaluate(WINDOW)

@@ -22,7 +22,7 @@ from tests.support.grid import Grid, eventually, eventually_async, running_grid
 from tests.support.recipes import recipe
 
 IN_ITS_OWN_NETWORK = ("unshare", "--net", *(() if os.geteuid() == 0 else ("--map-root-user",)))
-SESSIONS = 20
+SESSIONS = 6
 
 
 def browsers(grid: Grid) -> list[psutil.Process]:

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 from playwright.async_api import Error, Playwright
 
 from tests.conftest import counters_are_exact, need
 from tests.e2e.test_faults import CLIENT
-from tests.support.grid import WITHOUT_SPARES, Grid, eventually_async, running_grid
+from tests.support import raw
+from tests.support.grid import Grid, eventually, eventually_async, running_grid
 from tests.support.redis import RedisServer
 
 
@@ -65,19 +66,16 @@ async def test_an_idle_session_and_a_long_one_are_ended_with_their_own_reasons(p
         counters_are_exact(grid)
 
 
-async def test_a_drain_that_runs_out_closes_what_is_left_and_says_why(playwright: Playwright) -> None:
-    need("chromium")
-    with running_grid("--chromium", "1", environment={**WITHOUT_SPARES, "DRAIN_TIMEOUT": "1"}) as grid:
-        browser = await playwright.chromium.connect(grid.endpoint)
-        ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        browser.on("disconnected", lambda _browser: ended.set_result(None))
-        (worker,) = grid.status()["workers"]
-        grid.redis("SET", f"worker:cmd:chromium:{worker['id']}", "shutdown", "EX", "60")
-        await asyncio.wait_for(ended, 30)
-        assert not browser.is_connected()
+def test_a_drain_that_runs_out_closes_what_is_left_and_says_why() -> None:
+    """The fake browser server stands in for Playwright. A real client hears of its end in test_drain.py."""
+    with running_grid("--chromium", "1", environment={"DRAIN_TIMEOUT": "1"}, fake=True) as grid:
+        with raw.session(grid.port) as sock:
+            (worker,) = grid.status()["workers"]
+            grid.redis("SET", f"worker:cmd:chromium:{worker['id']}", "shutdown", "EX", "60")
+            assert b"DRAIN_TIMEOUT=1 s was over" in raw.read_all(sock)
         why = {(b"failed", b"drain timeout: asked over Redis")}
-        await eventually_async(lambda: reasons(grid) == why, "the reason is recorded")
-        await eventually_async(
+        eventually(lambda: reasons(grid) == why, "the reason is recorded")
+        eventually(
             lambda: (
                 [each["id"] for each in grid.status()["workers"] if each["status"] == "available"]
                 not in ([], [worker["id"]])
@@ -86,39 +84,34 @@ async def test_a_drain_that_runs_out_closes_what_is_left_and_says_why(playwright
         )
 
 
-async def test_redis_that_comes_back_empty_learns_the_truth(playwright: Playwright) -> None:
-    need("chromium")
-    environment = {**WITHOUT_SPARES, "HEARTBEAT_INTERVAL": "1", "REDIS_TIMEOUT": "0.5"}
-    with running_grid("--chromium", "1", environment=environment) as grid:
-        browsers = [await playwright.chromium.connect(grid.endpoint) for _ in range(3)]
-        grid.redis("FLUSHALL")
-        await eventually_async(
-            lambda: grid.redis("HVALS", "cluster:active_connections") == [b"3"], "3 are active again"
-        )
-        for browser in browsers:
-            assert await (await browser.new_page()).evaluate("6 * 7") == 42
-            await browser.close()
-        await eventually_async(lambda: grid.active() == 0, "all are gone")
+def test_redis_that_comes_back_empty_learns_the_truth() -> None:
+    """The fake browser server stands in for Playwright. Real sessions outlive a Redis in faults/test_redis_away.py."""
+    environment = {"HEARTBEAT_INTERVAL": "1", "REDIS_TIMEOUT": "0.5"}
+    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
+        with contextlib.ExitStack() as held:
+            socks = [held.enter_context(raw.session(grid.port)) for _ in range(3)]
+            grid.redis("FLUSHALL")
+            eventually(lambda: grid.redis("HVALS", "cluster:active_connections") == [b"3"], "3 are active again")
+            assert all(raw.goes_on(sock) for sock in socks)
+        eventually(lambda: grid.active() == 0, "all are gone")
         assert grid.redis("KEYS", "sessions:live:*") == []
 
 
-async def test_recycling_under_load_fails_no_connect_and_gives_each_worker_its_number_of_sessions(
-    playwright: Playwright,
-) -> None:
-    need("chromium")
-    with running_grid("--chromium", "3", environment={"MAX_LIFETIME_SESSIONS": "10"}) as grid:
+def test_recycling_under_load_fails_no_connect_and_gives_each_worker_its_number_of_sessions() -> None:
+    """The fake browser server stands in for Playwright. Real workers come and go under load in
+    faults/test_redis_away.py."""
+    environment = {"MAX_LIFETIME_SESSIONS": "10", "WORKER_SELECT_TIMEOUT": "60"}
+    with running_grid("--chromium", "3", environment=environment, fake=True) as grid:
 
-        async def client() -> None:
+        def client() -> None:
             for _ in range(20):
-                browser = await playwright.chromium.connect(grid.endpoint)
-                assert await (await browser.new_page()).evaluate("6 * 7") == 42
-                await browser.close()
+                raw.session(grid.port).close()
 
         first = {worker["id"] for worker in grid.status()["workers"] if worker["status"] == "available"}
-        await asyncio.gather(*(client() for _ in range(6)))
-        await eventually_async(
-            lambda: grid.redis("HGET", "sessions:outcomes", "completed") == b"120", "all ends are recorded"
-        )
+        with ThreadPoolExecutor(6) as clients:
+            for each in [clients.submit(client) for _ in range(6)]:
+                each.result()
+        eventually(lambda: grid.redis("HGET", "sessions:outcomes", "completed") == b"120", "all ends are recorded")
         assert reasons(grid) == {(b"completed", b"client disconnected")}
         ids = [session_id.decode() for session_id in grid.redis("ZRANGE", "sessions:index", 0, -1)]
         served = Counter(grid.redis("HGET", f"session:{session_id}", "workerId").decode() for session_id in ids)
@@ -130,7 +123,7 @@ async def test_recycling_under_load_fails_no_connect_and_gives_each_worker_its_n
         # A client that its last worker did not take in time is one less for that worker, and one more for another.
         retried = grid.output().count("offer_failed")
         assert 10 * len(leaving) - sum(served[worker_id] for worker_id in leaving) <= retried
-        await eventually_async(lambda: fully_served(grid, 3), "as many serve as are wanted")
+        eventually(lambda: fully_served(grid, 3), "as many serve as are wanted")
         counters_are_exact(grid)
 
 
@@ -139,28 +132,24 @@ def fully_served(grid: Grid, wanted: int) -> bool:
     return bool(pool["available"] >= wanted)
 
 
-async def test_a_spare_gets_no_session_until_it_serves_in_place_of_a_drained_worker(playwright: Playwright) -> None:
-    need("chromium")
-    with running_grid("--chromium", "2", environment={"MAX_LIFETIME_SESSIONS": "10"}) as grid:
+def test_a_spare_gets_no_session_until_it_serves_in_place_of_a_drained_worker() -> None:
+    """The fake browser server stands in for Playwright."""
+    with running_grid("--chromium", "2", environment={"MAX_LIFETIME_SESSIONS": "10"}, fake=True) as grid:
 
         def by_status(status: str) -> set[str]:
             return {worker["id"] for worker in grid.status()["workers"] if worker["status"] == status}
 
         while not (spares := by_status("spare")):
-            await (await playwright.chromium.connect(grid.endpoint)).close()
+            raw.session(grid.port).close()
         for worker_id in spares:
             assert grid.redis("HGET", f"worker:chromium:{worker_id}", "status") == b"spare"
             assert grid.redis("HGET", "cluster:lifetime_connections", f"chromium:{worker_id}") == b"0"
         serving = by_status("available")
         for worker_id in serving:
             assert grid.command("drain", worker_id).returncode == 0
-        await eventually_async(lambda: spares & by_status("available"), "a spare serves")
-        browser = await playwright.chromium.connect(grid.endpoint)
-        assert await (await browser.new_page()).evaluate("6 * 7") == 42
-        await browser.close()
-        await eventually_async(
-            lambda: fully_served(grid, 2) and not serving & by_status("draining"), "all is as before"
-        )
+        eventually(lambda: spares & by_status("available"), "a spare serves")
+        raw.session(grid.port).close()
+        eventually(lambda: fully_served(grid, 2) and not serving & by_status("draining"), "all is as before")
         counters_are_exact(grid)
 
 

@@ -81,7 +81,7 @@ async def test_after_the_death_of_everything_a_new_grid_starts_clean(
 
             await asyncio.to_thread(grid.start_again)
             load.refused.clear()  # nobody listened
-            await load.goes_on(connects=3)
+            await load.goes_on()
             assert load.refused == []
 
             assert has_ended(orphan)

@@ -33,7 +33,7 @@ async def test_a_full_disk_costs_no_session_and_refuses_nobody(small_disk: Path,
     async with row(playwright, environment={"PWGRID_RUNTIME_DIR": str(small_disk)}) as (grid, load):
         assert grid.status()["problems"] == []
         filler = fill(small_disk)
-        await load.goes_on(beats=20, connects=5)
+        await load.goes_on(beats=8, connects=5)
         (problem,) = grid.status()["problems"]
         assert f"only 0 MiB are left for the runtime directory {small_disk}" in problem
         # A session that ends meanwhile may give the room of its files back: then the disk is filled again.

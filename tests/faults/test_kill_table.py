@@ -1,4 +1,7 @@
-"""The kill table of docs/faults.md, row by row: real sessions that go on, real signals, and exact counters after it."""
+"""The kill table of docs/faults.md, row by row: real sessions that go on, real signals, and exact counters after it.
+
+Most tests strike one grid several times: what it loses by the first it would lose by all.
+"""
 
 import asyncio
 import contextlib
@@ -14,92 +17,93 @@ from playwright.async_api import Browser, Playwright
 from playwright.async_api import Error as PlaywrightError
 
 from pwgrid.common.errors import RegistryUnavailable
-from tests.support.grid import WITHOUT_SPARES, eventually, eventually_async, running_grid
+from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
 from tests.support.kill_table_row import all_serve, busiest, comes_out_exact, failures, is_gone, row, workers
+from tests.support.load import Load
 from tests.support.raw import connect, goes_on, head, read_all, session
+
+pytestmark = pytest.mark.timeout(600)  # one grid is struck several times
 
 LOST = {"WORKER_LOST_THRESHOLD": "5"}
 """What stays frozen for longer counts as lost: it is 30 s by default, and what is frozen here is never woken."""
 
 
-async def test_sigkill_of_the_proxy_loses_no_session_and_refuses_nobody(playwright: Playwright) -> None:
-    async with row(playwright) as (grid, load):
-        pid = grid.status()["proxy"]["pid"]
-        os.kill(pid, signal.SIGKILL)
-        await load.goes_on()
-        assert load.lost == {}
-        # Only clients that were in the proxy's own hands at that instant may see a reset: there are two that come.
-        assert len(load.refused) <= 2, load.refused
-        assert grid.status()["proxy"]["pid"] != pid
-
-
-async def test_a_frozen_proxy_is_replaced_and_loses_no_session(playwright: Playwright) -> None:
+async def test_a_proxy_or_a_worker_that_is_killed_or_frozen_loses_no_session_and_is_replaced(
+    playwright: Playwright,
+) -> None:
     async with row(playwright, environment=LOST) as (grid, load):
-        pid = grid.status()["proxy"]["pid"]
-        with connect(grid.port) as accepted:
-            accepted.sendall(b"GET /health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            answer = http.client.HTTPResponse(accepted)
-            answer.begin()
-            assert (answer.status, json.loads(answer.read())) == (200, {"status": "ready"})
-            os.kill(pid, signal.SIGSTOP)
-            accepted.sendall(head())
-            # Who comes now waits on the listening socket, which the successor has, too.
-            with await asyncio.to_thread(session, grid.port):
-                await is_gone(pid)
-            assert read_all(accepted) == b""  # it had that connection, and nobody else
+        await the_proxy_is_killed(grid, load)
+        await the_proxy_is_frozen(grid, load)
+        killed = await a_worker_is_killed(grid, load)
+        await load.begin(2, lambda: playwright.chromium.connect(grid.endpoint))  # the old one may have all others
         await load.goes_on()
-        assert load.lost == {}
-        assert len(load.refused) <= 2, load.refused  # those that it had just accepted, of the two that come
-
-
-async def test_sigkill_of_a_worker_lets_its_sessions_go_on_and_a_replacement_serves(playwright: Playwright) -> None:
-    async with row(playwright) as (grid, load):
-        victim = busiest(grid)
-        assert victim["active"] >= 1
-        os.kill(victim["pid"], signal.SIGKILL)
-        await all_serve(grid)
-        await load.goes_on()
-        assert (load.lost, load.refused) == ({}, [])
-        status = next(worker for worker in grid.status()["workers"] if worker["id"] == victim["id"])
-        assert status["status"] == "draining"
-        assert status["pid"] != victim["pid"]
+        frozen = await a_worker_is_frozen(grid, load)
         await load.ends()
-        await eventually_async(
-            lambda: victim["id"] not in {worker["id"] for worker in grid.status()["workers"]}, "the old worker is gone"
-        )
+        await eventually_async(lambda: not {killed, frozen} & workers(grid).keys(), "the old workers are gone")
         assert failures(grid) == {}
-        assert not (grid.runtime / "w" / victim["id"]).exists()
+        assert not {killed, frozen} & {each.name for each in (grid.runtime / "w").iterdir()}
 
 
-async def test_a_frozen_worker_is_killed_alone_and_its_sessions_go_on(playwright: Playwright) -> None:
-    async with row(playwright, environment=LOST) as (grid, load):
-        victim = busiest(grid)
-        os.kill(victim["pid"], signal.SIGSTOP)
-        await is_gone(victim["pid"])
-        await all_serve(grid)
-        await load.goes_on()
-        assert (load.lost, load.refused) == ({}, [])
-        await load.ends()
-        assert failures(grid) == {}
+async def the_proxy_is_killed(grid: Grid, load: Load) -> None:
+    pid = grid.status()["proxy"]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    await load.goes_on()
+    assert load.lost == {}
+    # Only clients that were in the proxy's own hands at that instant may see a reset: there are two that come.
+    assert len(load.refused) <= 2, load.refused
+    load.refused.clear()
+    assert grid.status()["proxy"]["pid"] != pid
 
 
-async def test_a_frozen_browser_server_costs_only_its_own_sessions_and_is_replaced(playwright: Playwright) -> None:
-    async with row(playwright, environment=LOST) as (grid, load):
-        victim = busiest(grid)
-        os.kill(victim["nodePid"], signal.SIGSTOP)
-        await is_gone(victim["nodePid"])
-        await all_serve(grid)
-        await load.goes_on()
-        assert 1 <= len(load.lost) <= victim["active"]
-        assert load.refused == []
-        await load.ends()
-        await eventually_async(lambda: failures(grid).total() >= len(load.lost), "all that were lost are on record")
-        assert failures(grid).keys() == {"hung"}
+async def the_proxy_is_frozen(grid: Grid, load: Load) -> None:
+    pid = grid.status()["proxy"]["pid"]
+    with connect(grid.port) as accepted:
+        accepted.sendall(b"GET /health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = http.client.HTTPResponse(accepted)
+        answer.begin()
+        assert (answer.status, json.loads(answer.read())) == (200, {"status": "ready"})
+        os.kill(pid, signal.SIGSTOP)
+        accepted.sendall(head())
+        # Who comes now waits on the listening socket, which the successor has, too.
+        with await asyncio.to_thread(session, grid.port):
+            await is_gone(pid)
+        assert read_all(accepted) == b""  # it had that connection, and nobody else
+    await load.goes_on()
+    assert load.lost == {}
+    assert len(load.refused) <= 2, load.refused  # those that it had just accepted, of the two that come
+    load.refused.clear()
 
 
-async def test_sigkill_of_the_embedded_redis_loses_nothing(playwright: Playwright) -> None:
+async def a_worker_is_killed(grid: Grid, load: Load) -> str:
+    victim = busiest(grid)
+    assert victim["active"] >= 1
+    os.kill(victim["pid"], signal.SIGKILL)
+    await all_serve(grid)
+    await load.goes_on()
+    assert (load.lost, load.refused) == ({}, [])
+    status = workers(grid)[victim["id"]]
+    assert status["status"] == "draining"
+    assert status["pid"] != victim["pid"]
+    return str(victim["id"])
+
+
+async def a_worker_is_frozen(grid: Grid, load: Load) -> str:
+    """One that serves: the old one, which drains, has sessions, too."""
+    serve = [each for each in workers(grid).values() if each["status"] == "available"]
+    victim = max(serve, key=lambda each: int(each["active"]))
+    assert victim["active"] >= 1
+    os.kill(victim["pid"], signal.SIGSTOP)
+    await is_gone(victim["pid"])
+    await all_serve(grid)
+    await load.goes_on()
+    assert (load.lost, load.refused) == ({}, [])
+    return str(victim["id"])
+
+
+async def test_an_embedded_redis_that_is_killed_or_frozen_for_a_while_is_done_without(playwright: Playwright) -> None:
     async with row(playwright, environment={"HEARTBEAT_INTERVAL": "1"}, repaired=True) as (grid, load):
-        os.kill(grid.status()["redis"]["pid"], signal.SIGKILL)
+        killed = grid.status()["redis"]["pid"]
+        os.kill(killed, signal.SIGKILL)
         await load.goes_on()
         assert (load.lost, load.refused) == ({}, [])
 
@@ -109,54 +113,50 @@ async def test_sigkill_of_the_embedded_redis_loses_nothing(playwright: Playwrigh
             return False
 
         await eventually_async(are_true, "the counters are true again")
-
-
-async def test_an_embedded_redis_that_is_frozen_for_a_while_is_done_without(playwright: Playwright) -> None:
-    async with row(playwright, environment={"HEARTBEAT_INTERVAL": "1"}, repaired=True) as (grid, load):
         pid = grid.status()["redis"]["pid"]
+        assert pid not in (None, killed)
         os.kill(pid, signal.SIGSTOP)
         try:
-            await load.goes_on(beats=25, connects=5)
+            await load.goes_on(beats=10, connects=5)
         finally:
             os.kill(pid, signal.SIGCONT)
         await load.goes_on()
         assert (load.lost, load.refused) == ({}, [])
 
 
-@pytest.mark.parametrize("what", ["browser server", "browser"])
-async def test_sigkill_of_a_browser_server_or_a_browser_costs_only_its_own_sessions(
-    playwright: Playwright, what: str
-) -> None:
-    async with row(playwright) as (grid, load):
-        victim = busiest(grid)
-        (browser,) = psutil.Process(victim["nodePid"]).children()
-        os.kill(victim["nodePid"] if what == "browser server" else browser.pid, signal.SIGKILL)
-        await all_serve(grid)
-        await load.goes_on()
-        assert 1 <= len(load.lost) <= victim["active"]
-        assert load.refused == []
-        await load.ends()
-        await eventually_async(lambda: failures(grid).total() >= len(load.lost), "all that were lost are on record")
-        reasons = failures(grid)
-        assert reasons.keys() == {"browser server lost" if what == "browser server" else "browser crashed"}
+STRIKES = (
+    ("browser server", signal.SIGKILL, "browser server lost"),
+    ("browser", signal.SIGKILL, "browser crashed"),
+    ("browser server", signal.SIGSTOP, "hung"),
+    ("browser", signal.SIGSTOP, "browser hung"),
+)
 
 
-async def test_a_frozen_browser_costs_only_its_own_sessions_and_their_clients_are_told_why(
+async def test_a_browser_server_or_a_browser_that_is_killed_or_frozen_costs_only_its_own_sessions_and_is_replaced(
     playwright: Playwright,
 ) -> None:
     async with row(playwright, environment=LOST) as (grid, load):
-        victim = busiest(grid)
-        (browser,) = psutil.Process(victim["nodePid"]).children()
-        browser.suspend()
-        await is_gone(browser.pid)
-        await all_serve(grid)
-        await load.goes_on()
-        assert 1 <= len(load.lost) <= victim["active"]
-        assert all("no sign of life for WORKER_LOST_THRESHOLD=5 s" in why for why in load.lost.values()), load.lost
-        assert load.refused == []
+        for what, signum, reason in STRIKES:
+            before, victim = dict(load.lost), busiest(grid)
+            (browser,) = psutil.Process(victim["nodePid"]).children()
+            pid = victim["nodePid"] if what == "browser server" else browser.pid
+            os.kill(pid, signum)
+            await is_gone(pid)
+            await all_serve(grid)
+            await load.goes_on()
+            lost = {number: why for number, why in load.lost.items() if number not in before}
+            assert 1 <= len(lost) <= victim["active"]
+            assert load.refused == []
+            if reason == "browser hung":  # the clients are told why
+                assert all("no sign of life for WORKER_LOST_THRESHOLD=5 s" in why for why in lost.values()), lost
+            least = len(lost)
+            await eventually_async(
+                lambda reason=reason, least=least: failures(grid)[reason] >= least, "all that were lost are on record"
+            )
+            await load.begin(least, lambda: playwright.chromium.connect(grid.endpoint))
+            await load.goes_on()
         await load.ends()
-        await eventually_async(lambda: failures(grid).total() >= len(load.lost), "all that were lost are on record")
-        assert failures(grid).keys() == {"browser hung"}
+        assert failures(grid).keys() == {reason for _, _, reason in STRIKES}
 
 
 async def test_a_browser_that_can_start_no_page_loses_only_who_asks_for_one_and_serves_nobody_new(

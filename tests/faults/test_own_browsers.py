@@ -16,6 +16,9 @@ from tests.support.grid import Grid, eventually_async, running_grid
 from tests.support.kill_table_row import all_serve, busiest, failures, is_gone, row, workers
 
 OWN = {"ISOLATION": "browser", "WARM_BROWSERS": "1", "MAX_CONCURRENT_SESSIONS": "4"}
+SESSIONS = 3
+"""Fewer than a worker has slots: while another one starts, whoever comes finds a slot in the one that is left."""
+
 BOUND_MS = 120_000
 """Bounds a failure."""
 
@@ -32,8 +35,8 @@ def pids(grid: Grid) -> dict[str, int]:
 
 
 async def test_a_killed_proxy_master_and_redis_lose_none(playwright: Playwright) -> None:
-    environment = {**OWN, "HEARTBEAT_INTERVAL": "1"}
-    async with row(playwright, environment=environment, repaired=True) as (grid, load):
+    environment = {**OWN, "HEARTBEAT_INTERVAL": "1", "WORKER_LOST_THRESHOLD": "120"}  # a busy machine takes its time
+    async with row(playwright, environment=environment, repaired=True, sessions=SESSIONS) as (grid, load):
         before = pids(grid)
         os.kill(grid.status()["proxy"]["pid"], signal.SIGKILL)
         await load.goes_on()
@@ -56,7 +59,7 @@ async def test_a_killed_proxy_master_and_redis_lose_none(playwright: Playwright)
 
 
 async def test_a_worker_that_is_killed_and_one_that_is_frozen_lose_none(playwright: Playwright) -> None:
-    async with row(playwright, environment=LOST) as (grid, load):
+    async with row(playwright, environment=LOST, sessions=SESSIONS) as (grid, load):
         victims = []
         for signum in (signal.SIGKILL, signal.SIGSTOP):
             victims.append(victim := next(each for each in grid.status()["workers"] if each["status"] == "available"))
@@ -73,7 +76,7 @@ async def test_a_worker_that_is_killed_and_one_that_is_frozen_lose_none(playwrig
 
 
 async def test_a_browser_costs_its_own_session_and_a_browser_server_its_own(playwright: Playwright) -> None:
-    async with row(playwright, environment=LOST) as (grid, load):
+    async with row(playwright, environment=LOST, sessions=SESSIONS) as (grid, load):
         before = pids(grid)
         for lost, signum in enumerate((signal.SIGKILL, signal.SIGSTOP), 1):
             async with load.at_the_door:

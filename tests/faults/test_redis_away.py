@@ -64,7 +64,7 @@ async def outage(grid: Grid, load: Load, seconds: float) -> None:
     until = time.monotonic() + seconds
     async with asyncio.timeout(seconds + 150):
         while not is_done():
-            await load.goes_on(beats=5, connects=2)
+            await load.goes_on()
             assert (load.lost, load.refused) == ({}, [])
     assert await asyncio.to_thread(serving, grid) - before
 

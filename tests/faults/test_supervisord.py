@@ -247,7 +247,7 @@ async def test_supervisord_restarts_and_revives_the_grid_without_losing_a_sessio
         await load.goes_on()
         assert (await asyncio.to_thread(supervised.status))["proxy"]["pid"] == proxy
         # A session of 25 s goes on, and so does every new one.
-        await load.goes_on(beats=120 - min(now - then for now, then in zip(load.clicks, clicks, strict=True)))
+        await load.goes_on(beats=50 - min(now - then for now, then in zip(load.clicks, clicks, strict=True)))
         assert await asyncio.to_thread(supervised.available) == workers
     assert (load.lost, load.refused) == ({}, [])
 

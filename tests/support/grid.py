@@ -39,6 +39,8 @@ NEVER = "1000000000"
 WITHOUT_SPARES = {"MAX_LIFETIME_SESSIONS": NEVER}
 """Settings of a grid whose workers a test counts or tells apart: else the pool has spares where browsers start slowly,
 so when the machine is busy."""
+DEFAULTS: dict[str, str] = {}
+"""Settings of each grid here of which its test says nothing else. Empty for benches, which measure what users have."""
 LAST_LINES = 100
 
 
@@ -74,6 +76,7 @@ class Grid:
             **{
                 name: value for name, value in os.environ.items() if not name.startswith(("PWGRID", "PW_TEST", "OTEL_"))
             },
+            **DEFAULTS,
             "TMPDIR": str(self.temporary),
             **(environment or {}),
         }

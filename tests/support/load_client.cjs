@@ -5,11 +5,11 @@
 const [core, endpoint, url, sessions] = process.argv.slice(2);
 const { chromium } = require(core);
 
-const BEAT_MS = 200, PATIENCE_MS = 30_000;
+const BEAT_MS = 500, COME_MS = 200, PATIENCE_MS = 30_000;
 let isOver = false;
 
 const say = what => process.stdout.write(JSON.stringify(what) + '\n');
-const beat = () => new Promise(resolve => setTimeout(resolve, BEAT_MS));
+const pause = ms => new Promise(resolve => setTimeout(resolve, ms));
 const connect = () => chromium.connect(endpoint, { timeout: PATIENCE_MS });
 
 async function lives(number) {
@@ -24,7 +24,7 @@ async function lives(number) {
       if (text !== String(clicks))
         throw new Error(`${text} instead of ${clicks}`);
       say({ clicked: number });
-      await beat();
+      await pause(BEAT_MS);
     }
     await browser.close();
   } catch (error) {
@@ -40,7 +40,7 @@ async function comes() {
     } catch (error) {
       say({ refused: error.message });
     }
-    await beat();
+    await pause(COME_MS);
   }
 }
 
