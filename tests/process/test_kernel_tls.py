@@ -21,7 +21,7 @@ import pytest
 
 from pwgrid.common.kernel_tls import KernelTls
 from tests.support import raw, tls
-from tests.support.grid import WITHOUT_SPARES, Grid, eventually, running_grid, wait_for_end
+from tests.support.grid import WITHOUT_SPARES, Grid, eventually, kill_and_await_successor, running_grid, wait_for_end
 from tests.support.hosts import Host, host, hosts_of_sessions, know_each_other
 from tests.support.leases import CHROMIUM
 from tests.support.raw import GOODBYE, frame, goes_on, head
@@ -227,23 +227,21 @@ def streaming(sock: ssl.SSLSocket) -> Iterator[Stream]:
 
 def test_no_session_ends_when_any_process_is_killed_in_the_middle_of_a_stream(kernel: KernelTls) -> None:
     with tls_grid() as grid, streaming(tls.session(grid.port)) as stream:
-        for _ in range(2):  # the second time those that were started in place of the first ones
-            status = grid.ask("status")
-            victims = [status["tls"]["pid"], status["proxy"]["pid"], *(each["pid"] for each in status["workers"])]
-            for victim in victims:
-                os.kill(victim, signal.SIGKILL)
-                wait_for_end(victim)
-                stream.goes_on()
-            grid.kill_master()
+        status = grid.ask("status")
+        victims = [status["tls"]["pid"], status["proxy"]["pid"], *(each["pid"] for each in status["workers"])]
+        for victim in victims:
+            kill_and_await_successor(grid, victim)
             stream.goes_on()
-            grid.start_again()
-            stream.goes_on()
-            with tls.session(grid.port) as other:  # all are replaced
-                assert goes_on(other)
-                os.kill(tls_pid(grid), signal.SIGKILL)
-                assert goes_on(other)
-                other.sendall(GOODBYE)
-                raw.read_all(other)
+        grid.kill_master()
+        stream.goes_on()
+        grid.start_again()
+        stream.goes_on()
+        with tls.session(grid.port) as other:  # all are replaced
+            assert goes_on(other)
+            os.kill(tls_pid(grid), signal.SIGKILL)
+            assert goes_on(other)
+            other.sendall(GOODBYE)
+            raw.read_all(other)
 
 
 def test_no_session_ends_with_a_frozen_tls_process_and_new_ones_are_served(kernel: KernelTls) -> None:
@@ -284,8 +282,7 @@ def test_a_session_on_another_host_outlives_the_tls_process_and_the_forwarder(
             with first.session(), streaming(encrypted(first.session())) as stream:
                 eventually(lambda: hosts_of_sessions(first) == [first.name, second.name], "both are on record")
                 for victim in (tls_pid(first_grid), first_grid.ask("status")["forwarder"]["pid"]):
-                    os.kill(victim, signal.SIGKILL)
-                    wait_for_end(victim)
+                    kill_and_await_successor(first_grid, victim)
                     stream.goes_on()
                 stream.stop()
                 sock = stream.sock

@@ -31,7 +31,15 @@ from pwgrid.cli.install import supervisord
 from pwgrid.common.errors import GridError, Refused
 from pwgrid.common.proxy_protocol import hand_over, line_of
 from tests.support import raw, tls
-from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, running_grid, wait_for_end
+from tests.support.grid import (
+    ROOT,
+    WITHOUT_SPARES,
+    Grid,
+    eventually,
+    kill_and_await_successor,
+    running_grid,
+    wait_for_end,
+)
 from tests.support.hosts import Host, host, hosts_of_sessions, know_each_other
 from tests.support.https_server import CERTIFICATES
 from tests.support.leases import CHROMIUM
@@ -214,8 +222,7 @@ def test_a_client_that_is_handed_over_by_its_own_socket_outlives_each_process() 
         assert running(grid)["client"] == f"127.0.0.1:{sock.getsockname()[1]}"
         status = grid.ask("status")
         for victim in (tls_pid(grid), status["proxy"]["pid"], *(each["pid"] for each in status["workers"])):
-            os.kill(victim, signal.SIGKILL)
-            wait_for_end(victim)
+            kill_and_await_successor(grid, victim)
             assert goes_on(sock)
         grid.kill_master()
         grid.start_again()
