@@ -147,6 +147,11 @@ def test_a_session_comes_by_wss_and_its_client_s_address_is_known(grid: Grid) ->
         raw.read_all(sock)
 
 
+def test_the_status_says_where_sessions_are_encrypted(grid: Grid) -> None:
+    eventually(lambda: tls_status(grid)["whyNotKernel"] == "TLS_KERNEL is off", "the status says so")
+    assert "0 sessions, not in the kernel: TLS_KERNEL is off" in grid.command("status").stdout
+
+
 def test_the_grid_s_own_addresses_are_encrypted_ones(grid: Grid) -> None:
     assert (grid.endpoint, grid.http) == (f"wss://127.0.0.1:{grid.port}", f"https://127.0.0.1:{grid.port}")
     assert ask(grid, "/health/ready")[0] == 200

@@ -93,6 +93,7 @@ class TlsProcess:
         if self.way_out is not None:
             await self.way_out.open()
         log.info("tls_started", pid=os.getpid(), **self._kernel_view())
+        self.control.push_state(self._view())
         await self._stop.wait()
         self.control.stopping()
         self._close()
