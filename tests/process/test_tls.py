@@ -1,4 +1,5 @@
-"""A grid with a certificate: real processes, real TLS, a fake browser server that echoes."""
+"""A grid with a certificate: real processes, real TLS, a fake browser server that echoes. The TLS process copies all
+bytes, as where the kernel has no TLS; test_kernel_tls.py has the other case."""
 
 from __future__ import annotations
 
@@ -28,8 +29,17 @@ from pwgrid.cli.ask_grid import find_grid
 from pwgrid.cli.ask_hosts import ask_host, ask_master_of, other_hosts
 from pwgrid.cli.install import supervisord
 from pwgrid.common.errors import GridError, Refused
+from pwgrid.common.proxy_protocol import hand_over, line_of
 from tests.support import raw, tls
-from tests.support.grid import ROOT, WITHOUT_SPARES, Grid, eventually, running_grid, wait_for_end
+from tests.support.grid import (
+    ROOT,
+    WITHOUT_SPARES,
+    Grid,
+    eventually,
+    kill_and_await_successor,
+    running_grid,
+    wait_for_end,
+)
 from tests.support.hosts import Host, host, hosts_of_sessions, know_each_other
 from tests.support.https_server import CERTIFICATES
 from tests.support.leases import CHROMIUM
@@ -51,6 +61,7 @@ def tls_grid(workers: int = 1, **settings: str) -> Iterator[Grid]:
             **tls.copies(Path(directory)),
             "WORKER_LOST_THRESHOLD": str(LOST_S),
             "PWGRID_LOG_LEVEL": "debug",
+            "TLS_KERNEL": "off",
             **settings,
         }
         with running_grid("--chromium", str(workers), environment=environment, fake=True) as grid:
@@ -136,6 +147,11 @@ def test_a_session_comes_by_wss_and_its_client_s_address_is_known(grid: Grid) ->
         raw.read_all(sock)
 
 
+def test_the_status_says_where_sessions_are_encrypted(grid: Grid) -> None:
+    eventually(lambda: tls_status(grid)["whyNotKernel"] == "TLS_KERNEL is off", "the status says so")
+    assert "0 sessions, not in the kernel: TLS_KERNEL is off" in grid.command("status").stdout
+
+
 def test_the_grid_s_own_addresses_are_encrypted_ones(grid: Grid) -> None:
     assert (grid.endpoint, grid.http) == (f"wss://127.0.0.1:{grid.port}", f"https://127.0.0.1:{grid.port}")
     assert ask(grid, "/health/ready")[0] == 200
@@ -190,6 +206,56 @@ def test_only_the_grid_s_own_user_reaches_the_socket_behind_it_and_says_whose_it
         sock.connect(str(path))
         sock.sendall(head())
         assert raw.read_all(sock) == b""
+
+
+@contextlib.contextmanager
+def handed_over(grid: Grid, line: bytes | None = None) -> Iterator[socket.socket]:
+    """A client whose own socket the proxy gets, as one whose TLS is in the kernel; here it is in clear."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname(), raw.STALL_S)
+        with listener.accept()[0] as accepted:
+            said = line or line_of(client.getsockname(), ("127.0.0.1", grid.port))
+            hand_over(grid.runtime / "tls.sock", said, accepted)
+    with client:
+        yield client
+
+
+def test_a_client_that_is_handed_over_by_its_own_socket_outlives_each_process() -> None:
+    with tls_grid(workers=2) as grid, handed_over(grid) as client:
+        sock = raw.upgraded(client, head())
+        assert goes_on(sock)
+        assert running(grid)["client"] == f"127.0.0.1:{sock.getsockname()[1]}"
+        status = grid.ask("status")
+        for victim in (tls_pid(grid), status["proxy"]["pid"], *(each["pid"] for each in status["workers"])):
+            kill_and_await_successor(grid, victim)
+            assert goes_on(sock)
+        grid.kill_master()
+        grid.start_again()
+        assert goes_on(sock)
+        sock.sendall(GOODBYE)
+        assert raw.read_all(sock).endswith(b"\x03\xe8")
+        eventually(lambda: grid.active() == 0, "its slot is free")
+
+
+def test_a_client_that_is_handed_over_asks_a_grid_that_speaks_tls(grid: Grid) -> None:
+    with handed_over(grid) as client:
+        client.sendall(b"GET /json/version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert b'"wss://localhost' in raw.read_all(client)
+
+
+def test_a_client_that_is_handed_over_while_there_is_no_proxy_waits_for_one() -> None:
+    with tls_grid() as grid:
+        proxy = grid.ask("status")["proxy"]["pid"]
+        os.kill(proxy, signal.SIGSTOP)
+        with handed_over(grid) as client:
+            client.sendall(head())
+            os.kill(proxy, signal.SIGKILL)
+            assert client.recv(12) == b"HTTP/1.1 101"
+
+
+def test_a_client_that_is_handed_over_without_a_line_is_disconnected(grid: Grid) -> None:
+    with handed_over(grid, b"PROXY UNKNOWN\r\n") as client:
+        assert raw.read_all(client) == b""
 
 
 def test_64_mib_of_random_bytes_come_back_as_they_were(grid: Grid) -> None:

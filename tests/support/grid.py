@@ -362,6 +362,22 @@ def wait_for_end(pid: int, timeout_s: float = 60) -> None:
         os.close(pidfd)
 
 
+def kill_and_await_successor(grid: Grid, pid: int) -> None:
+    """Kills this process of the grid, and returns when others have taken its place, so that the next one may be
+    killed."""
+    os.kill(pid, signal.SIGKILL)
+    wait_for_end(pid)
+
+    def is_whole() -> bool:
+        status = grid.ask("status")
+        pids = [status["proxy"]["pid"], *(status[name]["pid"] for name in ("tls", "forwarder") if status.get(name))]
+        is_all = all(pool["available"] >= pool["wanted"] for pool in status["pools"])
+        is_gone = pid not in (*pids, *(worker["pid"] for worker in status["workers"]))
+        return bool(status["ready"]) and is_all and is_gone and None not in pids
+
+    eventually(is_whole, f"{pid} has a successor")
+
+
 async def eventually_async(condition: Callable[[], Any], what: str, timeout_s: float = 60) -> Any:
     """`eventually` beside a running event loop."""
     return await asyncio.to_thread(eventually, condition, what, timeout_s)

@@ -6,6 +6,10 @@ import ssl
 import subprocess
 from pathlib import Path
 
+import pytest
+
+from pwgrid.common.certificate import server_context
+from pwgrid.common.kernel_tls import KernelTls, NoKernelTls, find_kernel_tls
 from tests.support import raw
 from tests.support.https_server import CERTIFICATES
 
@@ -70,3 +74,11 @@ def session(port: int, source: str = "127.0.0.1", target: str = "/") -> ssl.SSLS
         sock.close()
         raise
     return sock
+
+
+def needed_kernel_tls() -> KernelTls:
+    """What this host's kernel has of TLS; skips the test where it has none."""
+    try:
+        return find_kernel_tls(lambda: server_context(str(SERVER), str(SERVER)))
+    except NoKernelTls as error:
+        pytest.skip(f"TLS in the kernel: {error.why}")

@@ -65,8 +65,8 @@ def test_a_key_that_everybody_can_read_is_told_of(mode: int, warnings: int, tmp_
 
 def test_the_doctor_says_whether_the_files_can_be_used() -> None:
     good = load(None, {}, {"tls_cert": str(SERVER), "tls_key": str(SERVER)}).settings
-    assert host_checks._certificate(good).level == "good"
-    found = host_checks._certificate(good.model_copy(update={"tls_key": str(CERTIFICATES / "client.pem")}))
+    assert next(host_checks._tls(good)).level == "good"
+    (found,) = host_checks._tls(good.model_copy(update={"tls_key": str(CERTIFICATES / "client.pem")}))
     assert found.level == "bad"
     assert "the key does not belong to the certificate" in found.found
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from pwgrid.common.proxy_protocol import line_of
 from pwgrid.tls import door as door_module
 from pwgrid.tls.door import TlsDoor
 from pwgrid.tls.files import CertificateFiles
@@ -41,11 +42,13 @@ class Opened:
 
 
 @contextlib.asynccontextmanager
-async def opened(directory: Path, most: int = 100, serve: Serve | None = None) -> AsyncIterator[Opened]:
+async def opened(
+    directory: Path, most: int = 100, serve: Serve | None = None, *, by_kernel: bool = False
+) -> AsyncIterator[Opened]:
     listener = socket.create_server(("127.0.0.1", 0))
     files = CertificateFiles(str(SERVER), str(SERVER))
     path = directory / "tls.sock"
-    door = TlsDoor((listener,), path, files, most, lambda: None)
+    door = TlsDoor((listener,), path, files, most, lambda: None, by_kernel=by_kernel)
     found = Opened(door, listener.getsockname()[1])
     server = await asyncio.start_unix_server(serve, path) if serve else None
     door.open()
@@ -166,3 +169,68 @@ async def test_what_a_client_says_before_its_end_is_delivered(tmp_path: Path) ->
         writer.write(bytes(3_000_000))
         writer.close()
         assert await received == 3_000_000
+
+
+# With the kernel's TLS. The context here asks for none, so that OpenSSL keeps the keys
+
+
+async def test_a_client_that_the_kernel_does_not_take_is_told(tmp_path: Path) -> None:
+    with capture_logs() as told:
+        async with opened(tmp_path, serve=echo, by_kernel=True) as there:
+            reader, writer = await there.encrypted()
+            answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+            assert b"TLS_KERNEL=off" in answer
+            writer.close()
+    assert "client_not_in_kernel" in [each["event"] for each in told]
+
+
+async def test_a_client_s_own_socket_is_handed_over_and_nothing_of_it_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door_module, "is_in_kernel", lambda _sock: True)
+    path = tmp_path / "tls.sock"
+    with socket.socket(socket.AF_UNIX) as proxy:
+        proxy.bind(str(path))
+        proxy.listen()
+        proxy.setblocking(False)
+        async with opened(tmp_path, by_kernel=True) as there:
+            reader, writer = await there.encrypted()
+            way, _ = await asyncio.get_running_loop().sock_accept(proxy)
+            await there.idle()
+            with way:
+                line, fds, _, _ = socket.recv_fds(way, 4096, 2)
+                assert way.recv(1) == b""
+            address = writer.get_extra_info("sockname")
+            assert line == line_of(address, ("127.0.0.1", there.port))
+            with socket.socket(fileno=fds[0]) as client:
+                assert client.getpeername() == address
+            # This was the last copy; the end comes without TLS' own.
+            assert await reader.read() == b""
+            writer.close()
+
+
+async def test_a_client_is_told_where_nobody_takes_its_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door_module, "is_in_kernel", lambda _sock: True)
+    async with opened(tmp_path, by_kernel=True) as there:
+        reader, writer = await there.encrypted()
+        assert (await reader.read()).startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        writer.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01"])
+async def test_who_does_not_end_its_handshake_with_openssl_is_disconnected(
+    said: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door_module, "HANDSHAKE_S", 0.05)
+    async with opened(tmp_path, by_kernel=True) as there:
+        reader, writer = await there.plain()
+        writer.write(said)
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_client_without_trust_is_forgotten_by_openssl(tmp_path: Path) -> None:
+    async with opened(tmp_path, by_kernel=True) as there:
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await asyncio.open_connection("127.0.0.1", there.port, ssl=ssl.create_default_context())

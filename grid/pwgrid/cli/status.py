@@ -124,9 +124,7 @@ def status_text(found: Found) -> str:
         pid = forwarder["pid"] or "starting"
         lines.append(f"forwarder {pid}  {counted(forwarder['sessions'], 'session')} on other hosts")
     if (tls := found.get("tls")) is not None:
-        lines.append(
-            f"tls {tls['pid'] or 'starting'}  {counted(tls['sessions'], 'session')}" + _problem(tls["problem"])
-        )
+        lines.append(f"tls {tls['pid'] or 'starting'}  {_tls_text(tls)}" + _problem(tls["problem"]))
     redis = found["redis"]
     lines.append(
         f"redis {redis['url']}" + (f"  pid {redis['pid']}" if redis["pid"] else "") + _problem(redis.get("error"))
@@ -141,6 +139,14 @@ def status_text(found: Found) -> str:
     line += ["", table(("NAME", "RUN", "LABELS", "SLOTS"), runs)] if runs else []
     line += _hosts(found.get("hosts", []))
     return "\n".join([*map(one_line, lines), "", _pools(found), *line, "", _workers(found)])
+
+
+def _tls_text(tls: Found) -> str:
+    """Where clients' TLS is: those in the kernel are no sessions of the TLS process. An older master does not tell."""
+    copied = counted(tls["sessions"], "session")
+    if kernel := tls.get("kernel"):
+        return f"in the kernel, up to {kernel}" + (f"; {copied} copied" if tls["sessions"] else "")
+    return copied + (f", not in the kernel: {why}" if (why := tls.get("whyNotKernel")) else "")
 
 
 def _pools(found: Found) -> str:

@@ -1,15 +1,14 @@
-"""The first line of a connection that a process between client and proxy has made: whose it is (PROXY protocol,
-version 1, https://www.haproxy.org/download/1.8/doc/proxy-protocol.txt)."""
+"""What a process between client and proxy says first of a client that it has: a line with whose it is (PROXY protocol,
+version 1, https://www.haproxy.org/download/1.8/doc/proxy-protocol.txt), perhaps with the client's own socket."""
 
 from __future__ import annotations
 
+import socket
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Final
 
 END: Final = b"\r\n"
-MOST_BYTES: Final = 107
-"""The longest line, with its end."""
-
 _ADDRESSES: Final = 5
 
 Endpoint = tuple[str, int]
@@ -30,3 +29,11 @@ def read_line(line: bytes) -> tuple[Endpoint, Endpoint]:
         raise ValueError("no line of the PROXY protocol")
     client, local = (str(ip_address(host)) for host in words[2:4])
     return (client, int(words[4])), (local, int(words[5]))
+
+
+def hand_over(path: Path, line: bytes, client: socket.socket) -> None:
+    """Sends the line and the client's own socket to whoever accepts on this Unix socket, also if nobody does before
+    this process has ended: both wait in the kernel. Raises OSError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as way:
+        way.connect(str(path))
+        socket.send_fds(way, [line], [client.fileno()])

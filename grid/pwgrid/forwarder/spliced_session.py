@@ -17,6 +17,7 @@ from typing import Final
 
 import structlog
 
+from pwgrid.common.kernel_tls import is_read_by_kernel
 from pwgrid.control.parking import ParkedSession
 from pwgrid.forwarder.direction import Direction, Step
 from pwgrid.forwarder.large_pipes import LARGE_FROM, LargePipes
@@ -43,10 +44,11 @@ _MESSAGE: Final = select.EPOLLIN | select.EPOLLOUT
 
 class Way:
     """One way of a session: its state, and its descriptors. The pipe's ends are `into` and `out`. `may_end`: the source
-    may have ended, as far as the last event tells."""
+    may have ended, as far as the last event tells. `is_decrypted`: the kernel decrypts the source, and does not count
+    as unread what it has decrypted; only a splice that would block tells that there is nothing."""
 
     __slots__ = (
-        *("direction", "into", "is_large", "large_pipes", "may_end", "out"),
+        *("direction", "into", "is_decrypted", "is_large", "large_pipes", "may_end", "out"),
         *("source", "source_fd", "target", "target_fd"),
     )
 
@@ -66,6 +68,7 @@ class Way:
         self.is_large = False
         self.direction = Direction(_unread(out))
         self.may_end = True
+        self.is_decrypted = is_read_by_kernel(source)
 
     def passes_on(self) -> bool:
         """Moves what the source has just got, which has not ended. Returns False if there is more to do: `take` makes
@@ -76,6 +79,8 @@ class Way:
         """
         direction = self.direction
         if direction.held or direction.is_over or direction.is_finished or not direction.is_writable:
+            return False
+        if self.is_decrypted:
             return False
         try:
             direction.filled(os.splice(self.source_fd, self.into, MOST_BYTES, None, None, _FLAGS))
@@ -101,7 +106,7 @@ class Way:
                 self._enlarge_pipe_if_much_comes()
             except BlockingIOError:
                 direction.blocked()
-            except OSError:
+            except OSError:  # a reset; of a source that the kernel decrypts also EINVAL: its TLS has said that it ends
                 direction.source_failed()
                 return False
         elif step is Step.DRAIN:
@@ -113,7 +118,7 @@ class Way:
                 direction.finish()
             else:
                 # To ask costs a third of a splice that would block. If more comes later, or the end, an event tells.
-                if not direction.held and not self.may_end and not _unread(self.source.fileno()):
+                if not (direction.held or self.may_end or self.is_decrypted or _unread(self.source.fileno())):
                     direction.source_is_empty()
         elif step is Step.END:
             with contextlib.suppress(OSError):  # it is gone

@@ -48,6 +48,10 @@ class TlsChild(RestartedChild):
         self.sessions = 0
         self.certificate_problem: str | None = None
         """Why new clients do not get the certificate that is in the files now."""
+        self.kernel: str | None = None
+        """The highest version of TLS that the kernel speaks with clients."""
+        self.why_no_kernel: str | None = None
+        """Why it speaks none."""
 
     def adopt(self, state: ChildState) -> None:
         """Take over one that another master forked; it has WORKER_LOST_THRESHOLD to reconnect."""
@@ -103,8 +107,9 @@ class TlsChild(RestartedChild):
 
     def _heard(self, frame: Frame) -> None:
         match frame:
-            case {"t": "state", "data": {"sessions": int(sessions), "problem": problem}}:
+            case {"t": "state", "data": {"sessions": int(sessions), "problem": problem} as said}:
                 self.sessions, self.certificate_problem = sessions, None if problem is None else str(problem)
+                self.kernel, self.why_no_kernel = said.get("kernel"), said.get("whyNot")
 
     def _is_not_heard(self) -> None:
         """A frozen one moves no byte, and accepts nobody."""
@@ -189,7 +194,13 @@ class TlsProcesses:
             return None
         sessions = sum(each.sessions for each in self._all())
         problem = self.current.certificate_problem if self.current.pid is not None else self.current.problem
-        return {"pid": self.current.pid, "sessions": sessions, "problem": problem}
+        return {
+            "pid": self.current.pid,
+            "sessions": sessions,
+            "problem": problem,
+            "kernel": self.current.kernel,
+            "whyNotKernel": self.current.why_no_kernel,
+        }
 
     def _adopt_leaving(self, state: ChildState) -> None:
         child = self._make()

@@ -28,7 +28,7 @@ from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.client_traces import ClientTraces
 from pwgrid.proxy.connect.connect import ConnectingClient
-from pwgrid.proxy.connect.encrypted_client import EncryptedClientChooser
+from pwgrid.proxy.connect.encrypted_client import EncryptedClientChooser, EncryptedClients
 from pwgrid.proxy.connect.find_session import SessionFinder
 from pwgrid.proxy.connect.first_bytes import ProtocolChooser
 from pwgrid.proxy.connect.forwarding import Forwarding
@@ -84,15 +84,32 @@ LAST_WORKER_S: Final = 30.0
 
 
 class GridServer(uvicorn.Server):
-    """uvicorn's server, without its signal handlers and its ten ticks a second."""
+    """uvicorn's server, without its signal handlers and its ten ticks a second; it also serves `encrypted` clients,
+    where the grid speaks TLS."""
 
     def __init__(self, config: uvicorn.Config, stop: asyncio.Event) -> None:
         super().__init__(config)
         self._stop = stop
+        self.encrypted: EncryptedClients | None = None
 
     async def main_loop(self) -> None:
         """Waits for the stop. uvicorn's own loop renews a Date header and counts requests, which nothing here uses."""
+        if self.encrypted is not None:
+            self.encrypted.open()
         await self._stop.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Called when the stop has come."""
+        if self.encrypted is not None:
+            self.encrypted.close()
+        await super().shutdown(sockets)
+
+    def accept_nobody(self) -> None:
+        """Another proxy accepts on the same sockets."""
+        if self.encrypted is not None:
+            self.encrypted.close()
+        for each in getattr(self, "servers", ()):
+            each.close()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -166,16 +183,14 @@ class Proxy:
     async def run(self) -> int:
         """Serves until the master says stop, or a SIGTERM or the loss of the master ends it. Returns the exit code."""
         settings = self.settings
-        choose_protocol: Callable[..., asyncio.Protocol] = ProtocolChooser
         listeners = [*self.boot.listeners]
         if settings.tls_cert:  # clients at the others come to the TLS process
-            choose_protocol = partial(EncryptedClientChooser, str(self.boot.runtime / TLS_SOCKET))
             listeners = [listener for listener in listeners if listener.family == socket.AF_UNIX]
-        choose_protocol = partial(choose_protocol, IdleConnections(self._room), self.gateway.figures.note_refusal)
+        idle, note_refusal = IdleConnections(self._room), self.gateway.figures.note_refusal
         server = self._server = GridServer(
             uvicorn.Config(
                 create_app(self._services(), self.access),
-                http=cast("type[asyncio.Protocol]", choose_protocol),
+                http=cast("type[asyncio.Protocol]", partial(ProtocolChooser, idle, note_refusal)),
                 ws=cast("type[asyncio.Protocol]", partial(ConnectingClient, self.gateway)),
                 lifespan="off",
                 log_config=None,
@@ -194,6 +209,12 @@ class Proxy:
         )
         for listener in listeners:
             tune(listener, settings.session_ping_timeout)
+        inner = str(self.boot.runtime / TLS_SOCKET)
+        for listener in [each for each in listeners if each.getsockname() == inner]:
+            listeners.remove(listener)
+            made: dict[str, Any] = {"config": server.config, "server_state": server.server_state, "app_state": {}}
+            chooser = partial(EncryptedClientChooser, idle, note_refusal, **made)
+            server.encrypted = EncryptedClients(listener, chooser, server.server_state.tasks)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._on_sigterm)
         self._background_tasks.start(self.control.run(), "control link")
         self._background_tasks.start(self._keep_registry(), "registry")
@@ -363,8 +384,7 @@ class Proxy:
         assert server is not None
         self._is_retiring = True
         self.hosts.be_silent()
-        for each in getattr(server, "servers", ()):
-            each.close()
+        server.accept_nobody()
         self.feed.close()  # its pages connect again, to the other proxy
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.longest_wait_s() + 2 * HANDOFF_TIMEOUT_S + GRACE_S):

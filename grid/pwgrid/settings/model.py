@@ -139,6 +139,8 @@ class Settings(BaseModel, frozen=True):
     """File with a certificate (PEM), and those of its authorities behind it: the port speaks TLS then."""
     tls_key: value_types.FilePath = setting("", "listener", "fixed")
     """File with the certificate's private key (PEM, without a password)."""
+    tls_kernel: Literal["auto", "off"] = setting("auto", "listener", "fixed")
+    """auto: TLS goes on in the kernel where it can, so that no killed process ends it; perhaps by TLS 1.2 alone."""
     tls_ca: value_types.FilePath = setting("", "listener", "fixed")
     """File with the authorities (PEM) that certificates of other hosts are checked by; empty: those of the system."""
     trusted_proxies: tuple[value_types.TrustedProxy, ...] = setting((), "listener", "proxy")

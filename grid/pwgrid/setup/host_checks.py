@@ -17,6 +17,7 @@ from typing import Final, Literal
 from pwgrid.common import trace_settings
 from pwgrid.common.certificate import server_context
 from pwgrid.common.errors import AlreadyRunning, GridError, RegistryUnavailable
+from pwgrid.common.kernel_tls import NoKernelTls, find_kernel_tls
 from pwgrid.common.redis_faults import FaultKind
 from pwgrid.common.redis_url import is_cluster, shown, user_of
 from pwgrid.common.restricted_exec import abi
@@ -80,7 +81,7 @@ def examine(loaded: Loaded) -> Iterator[Finding]:
     yield _redis(loaded)
     yield _port(settings)
     if settings.tls_cert:
-        yield _certificate(settings)
+        yield from _tls(settings)
     yield from _hosts(settings)
     yield from _traces()
     yield from _leftovers(settings)
@@ -290,12 +291,23 @@ def _redis(loaded: Loaded) -> Finding:
     return Finding("redis", "bad", f"{shown(url)}: {tried.fault.what}", f"{to_do}; or {private} for a private one")
 
 
-def _certificate(settings: Settings) -> Finding:
+def _tls(settings: Settings) -> Iterator[Finding]:
+    """The certificate, and whether TLS sessions outlive the TLS process."""
     try:
         server_context(settings.tls_cert, settings.tls_key)
     except GridError as error:
-        return Finding("tls", "bad", error.sentence)
-    return Finding("tls", "good", f"{settings.tls_cert} and its key")
+        yield Finding("tls", "bad", error.sentence)
+        return
+    yield Finding("tls", "good", f"{settings.tls_cert} and its key")
+    if settings.tls_kernel == "off":
+        yield Finding("tls", "good", "TLS_KERNEL is off: TLS sessions end with the TLS process")
+        return
+    try:
+        kernel = find_kernel_tls(lambda: server_context(settings.tls_cert, settings.tls_key))
+    except NoKernelTls as error:
+        yield Finding("tls", "warn", f"{error.why}: TLS sessions end with the TLS process", error.to_do)
+    else:
+        yield Finding("tls", "good", f"in the kernel, up to {kernel.named}")
 
 
 def _port(settings: Settings) -> Finding:

@@ -1,17 +1,22 @@
-"""Accepts clients on the grid's ports, ends their TLS, and joins each with a connection to the proxy."""
+"""Accepts clients on the grid's ports and does the handshake of TLS with them. Then the kernel goes on with it, and the
+proxy gets their sockets; without the kernel's TLS it joins each with a connection to the proxy."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from pwgrid.common.proxy_protocol import line_of
+from pwgrid.common.acceptor import Acceptor, until_readable, until_writable
+from pwgrid.common.kernel_tls import is_in_kernel
+from pwgrid.common.proxy_protocol import hand_over, line_of
 from pwgrid.tls.files import CertificateFiles
 from pwgrid.tls.session import ENDING_S, TlsSession
 
@@ -20,18 +25,17 @@ log = structlog.get_logger()
 HANDSHAKE_S: Final = 10.0
 """A client that is not done with its handshake by then is disconnected, also one that says nothing."""
 
-SHORTAGE_S: Final = 0.1
-"""How long nobody is accepted when no descriptor is free."""
-
 PLAIN_S: Final = 2.0
-"""How long one who speaks no TLS may take to read its answer."""
+"""How long one who is refused may take to read its answer."""
 
-_ACCEPTED_A_TURN: Final = 64
 _HANDSHAKE: Final = 0x16
 """The first byte of a TLS connection (RFC 8446, 5.1)."""
 
 _SENTENCE: Final = "this port speaks TLS: use wss:// or https://"
 _BUSY: Final = "the grid takes no connection now: connect again"
+_NOT_IN_KERNEL: Final = (
+    "the kernel does not take this connection's TLS: connect again, or set TLS_KERNEL=off for the grid"
+)
 
 
 def _answer(status: str, sentence: str) -> bytes:
@@ -41,8 +45,9 @@ def _answer(status: str, sentence: str) -> bytes:
 
 
 class TlsDoor:
-    """Serves the clients of `listeners`; `inner` is the Unix socket on which the proxy accepts them. `most` sessions at
-    once. `on_change` is called when a session has begun or ended."""
+    """Serves the clients of `listeners`, `most` at once; `inner` is the Unix socket on which the proxy accepts them.
+    With `by_kernel` it hands over each whose handshake is done, and keeps nothing of it. `on_change` is called when one
+    has begun or ended."""
 
     def __init__(
         self,
@@ -51,8 +56,11 @@ class TlsDoor:
         files: CertificateFiles,
         most: int,
         on_change: Callable[[], None],
+        *,
+        by_kernel: bool = False,
     ) -> None:
-        self._listeners = listeners
+        self._acceptor = Acceptor(listeners, self._accepted)
+        self._by_kernel = by_kernel
         self._inner = inner
         self._files = files
         self._most = most
@@ -62,7 +70,7 @@ class TlsDoor:
         """Those that have not said a byte yet, oldest first, and when they are disconnected."""
         self._shaking: set[asyncio.Task[None]] = set()
         self.sessions: set[TlsSession] = set()
-        self._is_open = False
+        """Those whose bytes are copied here."""
 
     @property
     def is_idle(self) -> bool:
@@ -71,18 +79,11 @@ class TlsDoor:
 
     def open(self) -> None:
         """Begins to accept."""
-        self._is_open = True
-        for listener in self._listeners:
-            listener.setblocking(False)
-            self._loop.add_reader(listener.fileno(), self._accept, listener)
+        self._acceptor.open()
 
     def close(self) -> None:
         """Accepts nobody any more; who waits in the listeners' queues is served by another process. Idempotent."""
-        if self._is_open:
-            self._is_open = False
-            for listener in self._listeners:
-                self._loop.remove_reader(listener.fileno())
-                listener.close()
+        self._acceptor.close()
 
     def abort(self) -> None:
         """Ends all sessions at once."""
@@ -95,28 +96,11 @@ class TlsDoor:
 
     # One client
 
-    def _accept(self, listener: socket.socket) -> None:
-        for _ in range(_ACCEPTED_A_TURN):
-            try:
-                sock, _ = listener.accept()
-            except BlockingIOError:
-                return
-            except ConnectionError:  # it has left meanwhile
-                continue
-            except OSError as error:
-                log.error("client_not_accepted", reason=error.strerror or str(error))
-                self._loop.remove_reader(listener.fileno())
-                self._loop.call_later(SHORTAGE_S, self._accept_again, listener)
-                return
-            sock.setblocking(False)
-            if len(self._silent) + len(self._shaking) + len(self.sessions) >= self._most:
-                self._make_room()
-            self._silent[sock] = self._loop.call_later(HANDSHAKE_S, self._drop, sock)
-            self._loop.add_reader(sock.fileno(), self._on_first_byte, sock)
-
-    def _accept_again(self, listener: socket.socket) -> None:
-        if self._is_open:
-            self._loop.add_reader(listener.fileno(), self._accept, listener)
+    def _accepted(self, sock: socket.socket) -> None:
+        if len(self._silent) + len(self._shaking) + len(self.sessions) >= self._most:
+            self._make_room()
+        self._silent[sock] = self._loop.call_later(HANDSHAKE_S, self._drop, sock)
+        self._loop.add_reader(sock.fileno(), self._on_first_byte, sock)
 
     def _make_room(self) -> None:
         """Disconnects who has said nothing for longest: a client begins at once."""
@@ -162,6 +146,46 @@ class TlsDoor:
         except OSError:  # it has left
             sock.close()
             return
+        if self._by_kernel:
+            await self._hand_over(sock, line)
+        else:
+            await self._join(sock, line)
+
+    async def _hand_over(self, sock: socket.socket, line: bytes) -> None:
+        """Does the handshake, and gives the proxy the socket."""
+        try:
+            # The handshake is OpenSSL's on the socket itself: only so can it tell the kernel the keys.
+            client = self._files.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        except OSError as error:  # it has left; its socket is closed
+            log.debug("handshake_failed", reason=str(error))
+            return
+        with client:  # a close of this copy says nothing to the client
+            try:
+                async with asyncio.timeout(HANDSHAKE_S):
+                    await _shake_hands(client)
+            except (
+                OSError
+            ) as error:  # also ssl.SSLError: it speaks an older TLS, say, or does not trust the certificate
+                log.debug("handshake_failed", reason=str(error))
+                return
+            if client.pending() or not is_in_kernel(client):
+                # The probe at the start found that it does. A client with an extension that the kernel lacks, perhaps.
+                log.error("client_not_in_kernel", cipher=client.cipher(), about="TLS_KERNEL=off serves such clients")
+                await self._refuse(client, _NOT_IN_KERNEL)
+                return
+            try:
+                hand_over(self._inner, line, client)
+            except OSError as error:
+                log.error("proxy_not_reached", reason=error.strerror or str(error))
+                await self._refuse(client, _BUSY)
+
+    async def _refuse(self, client: ssl.SSLSocket, sentence: str) -> None:
+        with contextlib.suppress(OSError):  # it has left
+            client.send(_answer("503 Service Unavailable", sentence))
+        await self._end(socket.socket(fileno=client.detach()), b"")
+
+    async def _join(self, sock: socket.socket, line: bytes) -> None:
+        """Does the handshake, and has the bytes copied from now on."""
         session = TlsSession(self._ended)
         try:
             await self._loop.connect_accepted_socket(
@@ -201,19 +225,23 @@ class TlsDoor:
 
     async def _refuse_plain(self, sock: socket.socket) -> None:
         """Nobody is served in clear."""
-        transport, answer = await self._loop.connect_accepted_socket(PlainClient, sock)
-        await answer.ended
+        await self._end(sock, _answer("400 Bad Request", _SENTENCE))
+
+    async def _end(self, sock: socket.socket, answer: bytes) -> None:
+        transport, refused = await self._loop.connect_accepted_socket(lambda: RefusedClient(answer), sock)
+        await refused.ended
         transport.abort()
 
 
-class PlainClient(asyncio.Protocol):
-    """One who speaks no TLS: gets an answer, and PLAIN_S to read it, since a close with unread bytes would lose it."""
+class RefusedClient(asyncio.Protocol):
+    """One that is not served: gets an answer, and PLAIN_S to read it, since a close with unread bytes would lose it."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
         self.ended = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        transport.write(_answer("400 Bad Request", _SENTENCE))
+        transport.write(self._answer)
         transport.write_eof()
         self._timer = asyncio.get_running_loop().call_later(PLAIN_S, transport.abort)
 
@@ -221,3 +249,16 @@ class PlainClient(asyncio.Protocol):
         self._timer.cancel()
         if not self.ended.done():
             self.ended.set_result(None)
+
+
+async def _shake_hands(client: ssl.SSLSocket) -> None:
+    """Does the handshake of a non-blocking socket. Raises OSError."""
+    while True:
+        try:
+            client.do_handshake()
+        except ssl.SSLWantReadError:
+            await until_readable(client)
+        except ssl.SSLWantWriteError:
+            await until_writable(client)
+        else:
+            return

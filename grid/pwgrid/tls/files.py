@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from typing import Final
 
@@ -9,6 +10,7 @@ import structlog
 
 from pwgrid.common.certificate import server_context, stamp_of
 from pwgrid.common.errors import GridError
+from pwgrid.common.kernel_tls import KernelTls
 
 log = structlog.get_logger()
 
@@ -17,12 +19,14 @@ LOOK_S: Final = 1.0
 
 
 class CertificateFiles:
-    """Loads both files, and again when one of them has changed. Raises GridError where the first load fails."""
+    """Loads both files, and again when one of them has changed. Raises GridError where the first load fails. With
+    `kernel` clients are served as far as the kernel can."""
 
-    def __init__(self, certificate: str, key: str) -> None:
+    def __init__(self, certificate: str, key: str, kernel: KernelTls | None = None) -> None:
         self._paths = certificate, key
+        self._kernel = kernel
         self._stamp = stamp_of(certificate, key)
-        self.context = server_context(certificate, key)
+        self.context = self._new_context()
         """What new clients are served with."""
         self.problem: str | None = None
         """Why it is not the one that the files have now."""
@@ -46,9 +50,15 @@ class CertificateFiles:
             return
         self._stamp, self._is_told = stamp, False
         try:
-            self.context = server_context(*self._paths)
+            self.context = self._new_context()
         except GridError as error:
             self.problem = error.sentence
             return
         self.problem = None
         log.info("certificate_taken", file=self._paths[0])
+
+    def _new_context(self) -> ssl.SSLContext:
+        context = server_context(*self._paths)
+        if self._kernel is not None:
+            self._kernel.apply(context)
+        return context

@@ -1,5 +1,5 @@
-"""The TLS process: speaks TLS with the grid's clients, where the grid has a certificate, and with other hosts that have
-one. It copies their bytes."""
+"""The TLS process: does the handshake with the grid's clients, where the grid has a certificate, and speaks TLS with
+other hosts that have one. It copies the bytes of other hosts, and those of clients where the kernel has no TLS."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ import uvloop
 
 from pwgrid import __version__
 from pwgrid.common import log as logging
-from pwgrid.common.certificate import client_context
+from pwgrid.common.certificate import client_context, server_context
 from pwgrid.common.errors import GridError
+from pwgrid.common.kernel_tls import KernelTls, NoKernelTls, find_kernel_tls
 from pwgrid.common.tasks import BackgroundTasks
 from pwgrid.common.tcp_options import tune
 from pwgrid.control.child_side import ChildSide
 from pwgrid.runtime.child_arguments import TlsArguments
 from pwgrid.runtime.directory import TLS_OUT_SOCKET, TLS_SOCKET
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last, workers_end
+from pwgrid.settings.model import Settings
 from pwgrid.tls.door import TlsDoor
 from pwgrid.tls.files import CertificateFiles
 from pwgrid.tls.way_out import WayOut
@@ -50,10 +52,13 @@ class TlsProcess:
     def __init__(self, boot: TlsArguments) -> None:
         settings = boot.settings
         self.boot = boot
-        self.files = CertificateFiles(settings.tls_cert, settings.tls_key) if settings.tls_cert else None
+        self.files: CertificateFiles | None = None
         self.door: TlsDoor | None = None
-        if self.files is not None:
-            self.door = TlsDoor(boot.listeners, boot.runtime / TLS_SOCKET, self.files, _room(), self._changed)
+        self.kernel, self.why_no_kernel = _kernel_tls(settings) if settings.tls_cert else (None, None)
+        if settings.tls_cert:
+            self.files = CertificateFiles(settings.tls_cert, settings.tls_key, self.kernel)
+            inner, by_kernel = boot.runtime / TLS_SOCKET, self.kernel is not None
+            self.door = TlsDoor(boot.listeners, inner, self.files, _room(), self._changed, by_kernel=by_kernel)
         self.way_out: WayOut | None = None
         if settings.host_name():
             path = boot.runtime / TLS_OUT_SOCKET
@@ -87,7 +92,8 @@ class TlsProcess:
             self.door.open()
         if self.way_out is not None:
             await self.way_out.open()
-        log.info("tls_started", pid=os.getpid())
+        log.info("tls_started", pid=os.getpid(), **self._kernel_view())
+        self.control.push_state(self._view())
         await self._stop.wait()
         self.control.stopping()
         self._close()
@@ -175,10 +181,25 @@ class TlsProcess:
 
     def _view(self) -> dict[str, Any]:
         sessions = sum(len(each.sessions) for each in self._parts())
-        return {"sessions": sessions, "problem": self.files.problem if self.files is not None else None}
+        problem = self.files.problem if self.files is not None else None
+        return {"sessions": sessions, "problem": problem, **self._kernel_view()}
+
+    def _kernel_view(self) -> dict[str, str | None]:
+        """What the kernel speaks with clients, or why it does not."""
+        return {"kernel": self.kernel.named if self.kernel is not None else None, "whyNot": self.why_no_kernel}
 
     def _hello(self) -> dict[str, Any]:
         return {"name": NAME, "role": NAME, "version": __version__, "pid": os.getpid(), "at": time.time()}
+
+
+def _kernel_tls(settings: Settings) -> tuple[KernelTls | None, str | None]:
+    """What the kernel has of TLS, or why it is not used."""
+    if settings.tls_kernel == "off":
+        return None, "TLS_KERNEL is off"
+    try:
+        return find_kernel_tls(lambda: server_context(settings.tls_cert, settings.tls_key)), None
+    except NoKernelTls as error:
+        return None, error.why
 
 
 def _room() -> int:
