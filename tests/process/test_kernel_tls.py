@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import pytest
 
+from pwgrid.cli.status import status_text
 from pwgrid.common.kernel_tls import KernelTls
 from tests.support import raw, tls
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually, kill_and_await_successor, running_grid, wait_for_end
@@ -93,7 +94,7 @@ def test_a_session_is_the_kernel_s_and_the_tls_process_keeps_nothing_of_it(grid:
         eventually(lambda: grid.ask("status")["tls"]["kernel"] == kernel.named, "the status says so")
         status = grid.ask("status")["tls"]
         assert (status["sessions"], status["whyNotKernel"]) == (0, None)
-        assert f"in the kernel, up to {kernel.named}" in grid.command("status").stdout
+        assert f"in the kernel, up to {kernel.named}" in status_text(grid.ask("status"))
         eventually(lambda: sockets_of(status["pid"]) == before, "it has none of the session's")
         sock.sendall(GOODBYE)
         raw.read_all(sock)
