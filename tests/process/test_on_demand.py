@@ -39,6 +39,7 @@ def grid(place: Path) -> Iterator[Grid]:
         "DRIVERS_DIR": str(fake_drivers(place / "drivers", f"{OLD}.0")),
         "ON_DEMAND_IDLE": str(IDLE_S),
         "MAX_CONCURRENT_SESSIONS": "2",
+        "WORKER_SELECT_TIMEOUT": "30",
         "FAKE_START_HELD_BY": str(place / "held"),
         "FAKE_FAIL_START": "the browser is broken",
         "FAKE_FAIL_WHILE": str(place / "broken"),
