@@ -234,6 +234,7 @@ def test_a_client_that_is_handed_over_by_its_own_socket_outlives_each_process() 
         assert goes_on(sock)
         sock.sendall(GOODBYE)
         assert raw.read_all(sock).endswith(b"\x03\xe8")
+        sock.close()
         eventually(lambda: grid.active() == 0, "its slot is free")
 
 
