@@ -5,7 +5,6 @@ The fake browser server stands in for Playwright: nothing here depends on what a
 """
 
 import contextlib
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from functools import partial
@@ -15,7 +14,7 @@ from redis.exceptions import RedisError
 
 from tests.support import raw
 from tests.support.grid import Grid, eventually
-from tests.support.hosts import SLOTS, Host, full, host, hosts_of_sessions, is_lost, know_each_other
+from tests.support.hosts import SLOTS, Host, full, host, hosts_of_sessions, is_lost, know_each_other, stand_in_line
 from tests.support.newcomers import Newcomers
 from tests.support.redis import RedisServer
 from tests.support.redis_cluster import PREFIX, RedisCluster
@@ -110,33 +109,22 @@ def test_each_host_serves_its_own_line_while_redis_is_dead_and_runs_take_turns_o
             [clients.enter_context(at.session(BOTH)) for _ in range(2 * SLOTS)]  # each has two workers
             for at in (first, second)
         )
-
-        def waits(at: Host, run: str, place: int) -> socket.socket:
-            client = clients.enter_context(at.waiting(f"{BOTH}&name={run}"))
-            eventually(lambda: at.get("/v1/status")["waiting"] == place, "it waits")
-            return client
-
-        many = [waits(first, "many", place) for place in (1, 2)]
-        few = [waits(second, "few", place) for place in (1, 2)]
+        many = [stand_in_line(first, f"{BOTH}&name=many", place, clients) for place in (1, 2)]
+        few = [stand_in_line(second, f"{BOTH}&name=few", place, clients) for place in (1, 2)]
         server.kill()
         eventually(lambda: not has_redis(first) and not has_redis(second), "both miss it")
         for leaves, served in ((there[0], few[0]), (here[0], many[0])):
             leaves.close()
-            is_served(served)
+            assert raw.is_served(served)
         server.start()
         eventually(lambda: has_redis(first) and has_redis(second), "it is back")
         know_each_other(first, second)
         for leaves, served in ((there[1], many[1]), (here[1], few[1])):  # each at the other host
             leaves.close()
-            is_served(served)
+            assert raw.is_served(served)
         assert all(map(raw.goes_on, (*many, *few, *here[2:], *there[2:])))
         clients.close()
         are_exact(first, second)
-
-
-def is_served(client: socket.socket) -> None:
-    assert client.recv(4096).startswith(b"HTTP/1.1 101 ")
-    assert raw.goes_on(client)
 
 
 # Redis Cluster
@@ -160,8 +148,7 @@ def test_two_hosts_on_a_cluster_select_forward_lend_and_wake_and_one_that_dies_i
             with full(second) as there, second.session(BOTH), first.waiting(BOTH) as waiting:
                 eventually(lambda: first.get("/v1/status")["waiting"] == 1, "all slots are taken")
                 there[0].close()
-                assert waiting.recv(4096).startswith(b"HTTP/1.1 101 ")
-                assert raw.goes_on(waiting)
+                assert raw.is_served(waiting)
             assert [node.command("DBSIZE") for node in cluster.others] == [0, 0]
             lost = [each["id"] for each in first.live() if each["host"] == second.name]
             second.grid.kill_everything()

@@ -5,7 +5,6 @@ import contextlib
 import json
 import random
 import re
-import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -29,9 +28,11 @@ from tests.support.hosts import (
     is_lost,
     know_each_other,
     raw_name,
+    stand_in_line,
 )
 from tests.support.redis import RedisServer
 
+BOTH = "/?pool=both-chromium-uat"
 AT_ONCE = 16  # more clients than both hosts have slots
 
 
@@ -91,47 +92,35 @@ def test_a_pool_that_no_host_has_is_refused(hosts: tuple[Host, Host]) -> None:
 
 def test_a_client_that_waits_gets_a_slot_that_comes_free_on_another_host(hosts: tuple[Host, Host]) -> None:
     first, second = hosts
-    with full(first), full(second) as there, first.waiting("/?pool=both-chromium-uat") as waiting:
+    with full(first), full(second) as there, first.waiting(BOTH) as waiting:
         eventually(lambda: first.get("/v1/status")["waiting"] == 1, "it waits")
         eventually(
             lambda: second.get("/v1/capacity")["pools"]["both-chromium-uat"]["waiting"] == 1, "the other host shows it"
         )
         there[0].close()
-        assert waiting.recv(4096).startswith(b"HTTP/1.1 101 ")
-        assert raw.goes_on(waiting)
+        assert raw.is_served(waiting)
 
 
 def test_runs_take_turns_at_the_slots_of_another_host(hosts: tuple[Host, Host]) -> None:
     first, second = hosts
     with full(first), full(second) as there, contextlib.ExitStack() as clients:
-
-        def waits(run: str, place: int) -> socket.socket:
-            client = clients.enter_context(first.waiting(f"/?pool=both-chromium-uat&name={run}"))
-            eventually(lambda: first.get("/v1/status")["waiting"] == place, "it waits")
-            return client
-
-        earlier, _, later = waits("large", 1), waits("large", 2), waits("small", 3)
+        earlier, _, later = (
+            stand_in_line(first, f"{BOTH}&name={run}", place, clients)
+            for place, run in enumerate(("large", "large", "small"), 1)
+        )
         for leaves, served in zip(there, (earlier, later), strict=True):
             leaves.close()
-            assert served.recv(4096).startswith(b"HTTP/1.1 101 ")
-            assert raw.goes_on(served)
+            assert raw.is_served(served)
 
 
 def test_runs_of_clients_at_different_hosts_take_turns(hosts: tuple[Host, Host]) -> None:
     first, second = hosts
     with full(first) as here, full(second) as there, contextlib.ExitStack() as clients:
-
-        def waits(host: Host, run: str, place: int) -> socket.socket:
-            client = clients.enter_context(host.waiting(f"/?pool=both-chromium-uat&name={run}"))
-            eventually(lambda: host.get("/v1/status")["waiting"] == place, "it waits")
-            return client
-
-        large = [waits(first, "many", place) for place in (1, 2)]
-        small = [waits(second, "few", place) for place in (1, 2)]
+        large = [stand_in_line(first, f"{BOTH}&name=many", place, clients) for place in (1, 2)]
+        small = [stand_in_line(second, f"{BOTH}&name=few", place, clients) for place in (1, 2)]
         for leaves, served in zip((*there, *here), (large[0], small[0], large[1], small[1]), strict=True):
             leaves.close()
-            assert served.recv(4096).startswith(b"HTTP/1.1 101 ")
-            assert raw.goes_on(served)
+            assert raw.is_served(served)
 
 
 def test_a_cap_counts_over_all_hosts(hosts: tuple[Host, Host]) -> None:
@@ -140,8 +129,7 @@ def test_a_cap_counts_over_all_hosts(hosts: tuple[Host, Host]) -> None:
     with first.session(target) as one, second.session(target) as two, second.waiting(target) as waiting:
         eventually(lambda: second.get("/v1/status")["waiting"] == 1, "it waits, although slots are free")
         one.close()
-        assert waiting.recv(4096).startswith(b"HTTP/1.1 101 ")
-        assert raw.goes_on(waiting)
+        assert raw.is_served(waiting)
         assert raw.goes_on(two)
 
 
@@ -202,7 +190,7 @@ def test_a_host_whose_proxy_is_frozen_holds_nobody_up(hosts: tuple[Host, Host]) 
     with full(first) as own:
         proxy.suspend()
         try:
-            with first.waiting("/?pool=both-chromium-uat") as waiting:
+            with first.waiting(BOTH) as waiting:
                 eventually(lambda: first.get("/v1/status")["waiting"] == 1, "it waits for a slot of its own host")
                 own[0].close()
                 assert waiting.recv(4096).startswith(b"HTTP/1.1 101 ")
@@ -350,17 +338,17 @@ def test_a_drained_host_gets_no_sessions_and_its_clients_get_another_s_until_tha
     hosts: tuple[Host, Host],
 ) -> None:
     first, second = hosts
-    with first.session("/?pool=both-chromium-uat") as before:
+    with first.session(BOTH) as before:
         drain(second, first.name)
         eventually(lambda: first.ask("GET", "/health/ready").status == 503, "load balancers hear it")
-        with first.session("/?pool=both-chromium-uat"):
+        with first.session(BOTH):
             eventually(lambda: hosts_of_sessions(first) == [first.name, second.name], "the new one is elsewhere")
         assert raw.goes_on(before)
         before.close()
         assert "no session left" in drain(first, "127.0.0.1", "--wait")
     assert drain(first, first.name, "--undo") == f"host {first.name} gets sessions again\n"
     eventually(lambda: first.ask("GET", "/health/ready").status == 200, "it serves again")
-    with first.session("/?pool=both-chromium-uat"):
+    with first.session(BOTH):
         eventually(lambda: hosts_of_sessions(first) == [first.name], "as before")
 
 
@@ -410,16 +398,16 @@ def test_a_host_that_loses_redis_serves_its_own_workers_and_all_is_right_when_it
     ):
         first, second = Host(first_grid, "127.0.0.1"), Host(second_grid, "127.0.0.2")
         know_each_other(first, second)
-        with full(first) as own, first.session("/?pool=both-chromium-uat") as forwarded:
+        with full(first) as own, first.session(BOTH) as forwarded:
             eventually(lambda: len(first.live()) == SLOTS + 1, "all run")
             (there,) = [each["id"] for each in first.live() if each["host"] == second.name]
             server.command("ACL", "SETUSER", "second", "off")
             server.command("CLIENT", "KILL", "USER", "second")
             eventually(lambda: is_lost(first, there, second), "it is taken for lost")
             assert raw.goes_on(forwarded)
-            with second.session("/?pool=both-chromium-uat") as meanwhile:
+            with second.session(BOTH) as meanwhile:
                 own[0].close()
-                with first.session("/?pool=both-chromium-uat"):
+                with first.session(BOTH):
                     server.command("ACL", "SETUSER", "second", "on")
                     know_each_other(first, second)
                     eventually(lambda: len(first.live()) == 4, "what has lived all the time is on record")

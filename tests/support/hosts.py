@@ -152,6 +152,13 @@ def know_each_other(*hosts: Host) -> None:
         )
 
 
+def stand_in_line(host: Host, target: str, place: int, held: contextlib.ExitStack) -> socket.socket:
+    """A client that has come to this place in the line of its host, where it stays as long as `held`."""
+    client = held.enter_context(host.waiting(target))
+    eventually(lambda: host.get("/v1/status")["waiting"] == place, "it waits")
+    return client
+
+
 @contextlib.contextmanager
 def full(host: Host, pool: str = "both-chromium-uat") -> Iterator[list[socket.socket]]:
     """Its own workers of a pool are full."""

@@ -113,6 +113,11 @@ def goes_on(sock: socket.socket) -> bool:
     return is_answered(sock)
 
 
+def is_served(sock: socket.socket) -> bool:
+    """Whether a client that waits is given a session, which answers."""
+    return sock.recv(4096).startswith(b"HTTP/1.1 101 ") and goes_on(sock)
+
+
 def is_answered(sock: socket.socket) -> bool:
     """Whether a browser server answers the ping that was sent last."""
     received = b""

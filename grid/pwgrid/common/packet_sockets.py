@@ -15,9 +15,6 @@ MAX_OFFER_BYTES: Final = 160 * 1024
 it. Another version, which may be at the other end during an upgrade, reads just as much."""
 
 
-_CUT: Final = int(socket.MSG_CTRUNC)  # Python's `&` of a flag's own type takes ten times as long
-
-
 class DescriptorsLost(OSError):
     """The kernel has dropped descriptors that came with a packet, because none was free for them here."""
 
@@ -55,7 +52,7 @@ def receive(sock: socket.socket, buffer: bytearray | memoryview, most_fds: int) 
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    if flags & _CUT and len(fds) < most_fds:
+    if flags & socket.MSG_CTRUNC and len(fds) < most_fds:
         for fd in fds:
             os.close(fd)
         raise DescriptorsLost(errno.EMFILE, "no descriptor is free for one that came with a packet")

@@ -163,9 +163,7 @@ class TlsDoor:
             try:
                 async with asyncio.timeout(HANDSHAKE_S):
                     await _shake_hands(client)
-            except (
-                OSError
-            ) as error:  # also ssl.SSLError: it speaks an older TLS, say, or does not trust the certificate
+            except OSError as error:  # also ssl.SSLError: as in `_join`
                 log.debug("handshake_failed", reason=str(error))
                 return
             if client.pending() or not is_in_kernel(client):

@@ -1,7 +1,7 @@
 """A claim: what a client wants that has no slot yet. One loop places every kind (proxy/connect/gateway.py)."""
 
 import asyncio
-import os
+import secrets
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
@@ -82,7 +82,7 @@ class Claim:
 
     def take_another_id(self) -> None:
         """What went wrong with the id before may still be on record."""
-        self.session_id = os.urandom(8).hex()  # as secrets.token_hex, which takes four calls for it
+        self.session_id = secrets.token_hex(8)
 
     def eligible_as(self) -> Hashable:
         """At one moment the registry has the same answer for all claims for which this is equal."""
