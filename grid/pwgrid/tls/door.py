@@ -14,10 +14,11 @@ from typing import Final
 
 import structlog
 
-from pwgrid.common.acceptor import Acceptor, until_readable, until_writable
+from pwgrid.common.acceptor import Acceptor
 from pwgrid.common.kernel_tls import is_in_kernel
 from pwgrid.common.proxy_protocol import hand_over, line_of
 from pwgrid.tls.files import CertificateFiles
+from pwgrid.tls.handshake import shake_hands
 from pwgrid.tls.session import ENDING_S, TlsSession
 
 log = structlog.get_logger()
@@ -154,7 +155,6 @@ class TlsDoor:
     async def _hand_over(self, sock: socket.socket, line: bytes) -> None:
         """Does the handshake, and gives the proxy the socket."""
         try:
-            # The handshake is OpenSSL's on the socket itself: only so can it tell the kernel the keys.
             client = self._files.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         except OSError as error:  # it has left; its socket is closed
             log.debug("handshake_failed", reason=str(error))
@@ -162,7 +162,7 @@ class TlsDoor:
         with client:  # a close of this copy says nothing to the client
             try:
                 async with asyncio.timeout(HANDSHAKE_S):
-                    await _shake_hands(client)
+                    await shake_hands(client)
             except OSError as error:  # also ssl.SSLError: as in `_join`
                 log.debug("handshake_failed", reason=str(error))
                 return
@@ -247,16 +247,3 @@ class RefusedClient(asyncio.Protocol):
         self._timer.cancel()
         if not self.ended.done():
             self.ended.set_result(None)
-
-
-async def _shake_hands(client: ssl.SSLSocket) -> None:
-    """Does the handshake of a non-blocking socket. Raises OSError."""
-    while True:
-        try:
-            client.do_handshake()
-        except ssl.SSLWantReadError:
-            await until_readable(client)
-        except ssl.SSLWantWriteError:
-            await until_writable(client)
-        else:
-            return
