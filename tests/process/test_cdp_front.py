@@ -449,6 +449,7 @@ async def test_what_a_page_is_asked_that_has_just_gone_disturbs_nobody(door: Cdp
         ('{"id":1,"method":"A.b","params":{"a":"\0{\\"id\\":2}"}}', "it has a zero byte"),
         ('{"id":1,"method":"A.b","params":' + "[" * 400 + "]" * 400 + "}", "it is too deep"),
         ('{"id":1,"method":"A.b","params":"', "a text in it has no end"),
+        ('{"id":1,"method":"Page.navigate","params":{a}}', "its params are no JSON"),
         ('{"id":1,"method":"A.b","params":{"a":[' + "1," * 300_001 + "1]}}", "it has more than 300000 values"),
     ],
     ids=lambda text: text[:60],
