@@ -503,6 +503,17 @@ async def test_who_does_not_read_a_flood_ends_and_takes_bounded_memory() -> None
         client.websocket.transport.abort()
 
 
+async def test_who_reads_nothing_of_a_quiet_page_ends_by_the_time_limit_of_pings() -> None:
+    async with cdp_door(session_ping_timeout=1.5) as door, cdp_client(f"{door.url}/cdp") as client:
+        page = await client.page()
+        client.websocket.transport.pause_reading()
+        for _ in range(4):
+            await client.post("Runtime.evaluate", page, expression=f"'x'.repeat({8 * MIB})")
+        closed = await door.watched.next_closed()
+        assert closed.end == End("grid", Reason(EndReason.PING_TIMEOUT))
+        client.websocket.transport.abort()
+
+
 async def test_who_reads_again_gets_all_of_it_and_the_browser_server_kept_little_meanwhile() -> None:
     number, size = 40, 8 * MIB
     async with cdp_door(session_max_buffered_mib=1024) as door, cdp_client(f"{door.url}/cdp") as client:

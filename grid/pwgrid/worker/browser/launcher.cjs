@@ -330,6 +330,8 @@ async function launchUnit(isShared, { browser = null, ...wished } = {}, profile 
     hooks: { onExit, onGoing: each => each.kill(), onSign, onHung, onDropped, onBroken, onError },
   });
   const { headless, args, chromiumSandbox, firefoxUserPrefs } = options; // Playwright ignores what is for another browser
+  if (wished.proxy)
+    wished.proxy = await loopbackPorts.settledProxy(wished.proxy, isShared);
   unit.makeDirectory();
   try {
     const launched = await launching.run(unit, () => clients.forNobody(() => browserType.launchServer({
