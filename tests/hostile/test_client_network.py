@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from pwgrid.common.errors import BrowserLaunchError
+from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.worker.holders import OwnBrowser
 from tests.hostile import test_client_certificates
 from tests.support.protocol_client import Refusal, protocol_client

@@ -218,7 +218,8 @@ async def test_the_name_of_an_upload_does_not_lead_out_of_the_sessions_directory
             await refused(call, f"the name of a file leads out of the directory of the session ({GUARDED})")
         made = await client.send(context, "createTempFiles", rootDirName="top", items=[{"name": "sub/../x.txt"}])
         assert len(made["writableStreams"]) == 1
-    assert not list(watched.directory.rglob("escaped"))
+    written = [name for _, _, names in os.walk(watched.directory) for name in names]  # some are being removed
+    assert "escaped" not in written
 
 
 async def test_what_a_session_has_written_goes_with_it() -> None:
