@@ -33,6 +33,9 @@ TOKEN_VARIABLE: Final = "PWGRID_TOKEN"
 ANSWER_S: Final = 30.0
 """How long to wait for an answer that does not depend on a free slot."""
 
+CONNECT_S: Final = 10.0
+"""How long a connect may take: nobody can end the wait for it."""
+
 LINE_S: Final = 3600.0
 """How long to wait in the grid's line for a slot; the grid itself ends the wait earlier (BORROW_QUEUE_TIMEOUT)."""
 
@@ -107,7 +110,8 @@ class Call:
         self._body = json.dumps(dict(body))
         self._headers = {"Content-Type": "application/json", **server.credentials()}
         connect = http.client.HTTPSConnection if server.is_encrypted else http.client.HTTPConnection
-        self._connection = connect(server.host, server.port, timeout=timeout_s)
+        self._connection = connect(server.host, server.port, timeout=min(CONNECT_S, timeout_s))
+        self._timeout_s = timeout_s
         self._is_cancelled = False
 
     def run(self) -> dict[str, Any]:
@@ -115,6 +119,7 @@ class Call:
         with contextlib.closing(self._connection):
             try:
                 self._connection.connect()
+                self._connection.sock.settimeout(self._timeout_s)
                 if self._is_cancelled:
                     raise GridError("the request was cancelled")
                 self._connection.request(*self._request, self._body, self._headers)

@@ -15,7 +15,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from pwgrid.settings.load import load
-from pwgrid.setup.host_checks import _redis as doctor_of_redis
+from pwgrid.setup.doctor_checks import _redis as doctor_of_redis
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually, running_grid
 from tests.support.kill_table_row import workers
 from tests.support.newcomers import Newcomers

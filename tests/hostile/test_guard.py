@@ -208,6 +208,20 @@ async def test_uploads_lie_in_the_sessions_own_directory_whatever_they_are_calle
             assert await evaluate(client, page, names) == {"s": '["evil.txt"]'}
 
 
+@pytest.mark.parametrize("name", ["../escaped", "a/../../escaped", "../../../../../../../../../../tmp/escaped"])
+@with_shared({})
+async def test_the_name_of_an_upload_does_not_lead_out_of_the_sessions_directory(watched: Watched, name: str) -> None:
+    async with protocol_client(watched.endpoint) as client:
+        context = await client.new_context()
+        for items in ([{"name": name}], [{"name": "x.txt"}, {"name": name, "lastModifiedMs": 1}]):
+            call = client.send(context, "createTempFiles", items=items)
+            await refused(call, f"the name of a file leads out of the directory of the session ({GUARDED})")
+        made = await client.send(context, "createTempFiles", rootDirName="top", items=[{"name": "sub/../x.txt"}])
+        assert len(made["writableStreams"]) == 1
+    written = [name for _, _, names in os.walk(watched.directory) for name in names]  # some are being removed
+    assert "escaped" not in written
+
+
 async def test_what_a_session_has_written_goes_with_it() -> None:
     async with browser_server(max_concurrent_sessions=SHARED) as watched:
         async with protocol_client(watched.endpoint) as client:

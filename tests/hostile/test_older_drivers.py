@@ -20,9 +20,10 @@ import pytest_asyncio
 from pwgrid.common.profiles import Profile
 from pwgrid.installed.driver import Driver
 from pwgrid.worker.browser.launch import LAUNCHER
-from pwgrid.worker.holders import OwnBrowser, ProfileCopy
-from tests.hostile import messages, test_client_certificates, test_going_clients, test_guard
+from pwgrid.worker.holders import ProfileCopy
+from tests.hostile import messages, test_client_certificates, test_client_network, test_going_clients, test_guard
 from tests.hostile.calls import evaluate, goto, title
+from tests.hostile.test_client_network import own_browsers
 from tests.hostile.test_guard import SHARED, TRAVERSAL, refused
 from tests.hostile.test_messages import EVERYTHING, NODE, OLDER, calls
 from tests.process import test_own_browsers
@@ -33,7 +34,7 @@ from tests.support.drivers import MIDDLE, OLDEST, cached_driver, driver_under_te
 from tests.support.grid import eventually_async
 from tests.support.https_server import https_server
 from tests.support.protocol_client import ProtocolClient, Refusal, protocol_client
-from tests.support.stand_in_proxy import BOUND_S, Servers, Watched, processes_of, shared_servers
+from tests.support.stand_in_proxy import Servers, Watched, processes_of, shared_servers
 
 pytestmark = pytest.mark.timeout(600)  # pip may be among what runs here
 
@@ -231,6 +232,11 @@ ATTACKS = [
     attack(test_guard.test_paths_in_har_and_video_options_are_of_the_clients_host, "paths of HAR and video"),
     attack(test_guard.test_files_of_the_host_are_no_upload, "files of the host", files={"localPaths": HOSTNAME}),
     attack(test_guard.test_uploads_lie_in_the_sessions_own_directory_whatever_they_are_called, "names of uploads"),
+    attack(
+        test_guard.test_the_name_of_an_upload_does_not_lead_out_of_the_sessions_directory,
+        "the name of an upload",
+        name="../../escaped",
+    ),
     attack(test_guard.test_what_a_session_has_written_goes_with_it, "what was written"),
     attack(test_guard.test_two_clients_who_count_their_calls_alike_get_each_their_own_trace, "traces of two"),
     attack(test_guard.test_what_is_no_call_ends_the_connection_and_is_not_logged, "no call", message=TRAVERSAL),
@@ -345,16 +351,6 @@ async def test_a_client_certificate_is_shown_by_its_owner_s_browser_of_an_older_
     await eventually_async(lambda: test_client_certificates.listening(watched) == before, "it listens no more")
 
 
-@contextlib.contextmanager
-def own_browsers(watched: Watched, network: str = "") -> Iterator[None]:
-    """Clients get browsers of their own for the length of the block."""
-    watched.own = OwnBrowser(time.monotonic() + BOUND_S, {}, network)
-    try:
-        yield
-    finally:
-        watched.own = None
-
-
 async def test_what_a_browser_of_an_older_driver_asks_for_comes_from_the_network_of_its_client(
     watched: Watched,
 ) -> None:
@@ -376,6 +372,10 @@ async def test_what_a_browser_of_an_older_driver_asks_for_comes_from_the_network
             await going
             assert await title(client, page) == "from the client"
     await eventually_async(lambda: test_client_certificates.listening(watched) == before, "it listens no more")
+
+
+async def test_the_network_of_a_client_of_an_older_driver_is_nobody_else_s(watched: Watched) -> None:
+    await test_client_network.test_no_other_client_gets_to_it(watched)
 
 
 async def test_an_own_browser_of_an_older_driver_leaves_nothing(watched: Watched) -> None:

@@ -14,7 +14,7 @@ from pwgrid.registry.hosts import HostRecord
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
-from pwgrid.setup import host_checks
+from pwgrid.setup import doctor_checks
 from tests.support.redis import RedisServer
 
 PREFIX = "{pwgrid}:"
@@ -131,7 +131,7 @@ async def test_doctor_says_that_another_host_has_this_one_s_name(
         await registry.hosts.exchange(replace(told, **changes))
         if not is_here:
             listener.close()
-        (finding,) = host_checks._hosts(settings)
+        (finding,) = doctor_checks._hosts(settings)
     assert finding.level == level
     assert finding.found.startswith(says.format(name=name, port=port))
 

@@ -449,6 +449,7 @@ async def test_what_a_page_is_asked_that_has_just_gone_disturbs_nobody(door: Cdp
         ('{"id":1,"method":"A.b","params":{"a":"\0{\\"id\\":2}"}}', "it has a zero byte"),
         ('{"id":1,"method":"A.b","params":' + "[" * 400 + "]" * 400 + "}", "it is too deep"),
         ('{"id":1,"method":"A.b","params":"', "a text in it has no end"),
+        ('{"id":1,"method":"Page.navigate","params":{a}}', "its params are no JSON"),
         ('{"id":1,"method":"A.b","params":{"a":[' + "1," * 300_001 + "1]}}", "it has more than 300000 values"),
     ],
     ids=lambda text: text[:60],
@@ -499,6 +500,17 @@ async def test_who_does_not_read_a_flood_ends_and_takes_bounded_memory() -> None
         # Some gigabytes have been said by now. What Node has not collected yet is some hundred MiB on a slow machine.
         assert psutil.Process(door.server.pid).memory_info().rss - before < 512 * MIB
         assert await neighbour.evaluate(await neighbour.page(), "6 * 7") == 42
+        client.websocket.transport.abort()
+
+
+async def test_who_reads_nothing_of_a_quiet_page_ends_by_the_time_limit_of_pings() -> None:
+    async with cdp_door(session_ping_timeout=1.5) as door, cdp_client(f"{door.url}/cdp") as client:
+        page = await client.page()
+        client.websocket.transport.pause_reading()
+        for _ in range(4):
+            await client.post("Runtime.evaluate", page, expression=f"'x'.repeat({8 * MIB})")
+        closed = await door.watched.next_closed()
+        assert closed.end == End("grid", Reason(EndReason.PING_TIMEOUT))
         client.websocket.transport.abort()
 
 

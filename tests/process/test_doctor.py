@@ -15,12 +15,12 @@ import pytest
 from pwgrid.common import restricted_exec
 from pwgrid.installed.driver import own_driver
 from pwgrid.settings.model import Settings
-from pwgrid.setup import host_checks as module
-from pwgrid.setup.host_checks import _confinement as confinement_of
-from pwgrid.setup.host_checks import _leftovers as leftovers_of
-from pwgrid.setup.host_checks import _processors as processors_of
-from pwgrid.setup.host_checks import _room as room_of
-from pwgrid.setup.host_checks import _sandbox as sandbox_of
+from pwgrid.setup import doctor_checks as module
+from pwgrid.setup.doctor_checks import _confinement as confinement_of
+from pwgrid.setup.doctor_checks import _leftovers as leftovers_of
+from pwgrid.setup.doctor_checks import _processors as processors_of
+from pwgrid.setup.doctor_checks import _room as room_of
+from pwgrid.setup.doctor_checks import _sandbox as sandbox_of
 from tests.conftest import need
 from tests.support.drivers import MIDDLE, cached_driver
 from tests.support.grid import ROOT, free_port

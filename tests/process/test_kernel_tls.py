@@ -270,24 +270,36 @@ def test_an_upgrade_ends_no_session_and_the_old_process_does_not_wait_for_it(ker
             assert goes_on(other)
 
 
-def test_a_session_on_another_host_outlives_the_tls_process_and_the_forwarder(
-    kernel: KernelTls, tmp_path: Path
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["in clear", "encrypted"])
+def test_a_session_on_another_host_outlives_the_tls_processes_and_the_forwarder(
+    is_encrypted: bool, kernel: KernelTls, tmp_path: Path
 ) -> None:
-    """The line to the other host, which has no certificate, is not encrypted."""
+    """The line to the other host is encrypted if that one has a certificate, too."""
     with contextlib.closing(RedisServer()) as redis:
-        pair = tls.own_pair(tmp_path, "IP:127.0.0.1")
-        files = {"PWGRID_TLS_CERT": str(pair), "PWGRID_TLS_KEY": str(pair)}
+        pair = tls.own_pair(tmp_path, "IP:127.0.0.1,IP:127.0.0.2")
+        files = {"PWGRID_TLS_CERT": str(pair), "PWGRID_TLS_KEY": str(pair), "PWGRID_TLS_CA": str(pair)}
         with (
             host(redis.url, "127.0.0.1", f"{CHROMIUM}=1", MAX_CONCURRENT_SESSIONS="1", **files) as first_grid,
-            host(redis.url, "127.0.0.2", f"{CHROMIUM}=1", MAX_CONCURRENT_SESSIONS="1") as second_grid,
+            host(
+                *(redis.url, "127.0.0.2", f"{CHROMIUM}=1"),
+                MAX_CONCURRENT_SESSIONS="1",
+                **(files if is_encrypted else {}),
+            ) as second_grid,
         ):
-            first = Host(first_grid, "127.0.0.1", trusted=tls.trusting(pair))
-            second = Host(second_grid, "127.0.0.2")
+            trusted = tls.trusting(pair)
+            first = Host(first_grid, "127.0.0.1", trusted=trusted)
+            second = Host(second_grid, "127.0.0.2", trusted=trusted if is_encrypted else None)
             know_each_other(first, second)
             with first.session(), streaming(encrypted(first.session())) as stream:
                 eventually(lambda: hosts_of_sessions(first) == [first.name, second.name], "both are on record")
-                for victim in (tls_pid(first_grid), first_grid.ask("status")["forwarder"]["pid"]):
-                    kill_and_await_successor(first_grid, victim)
+                victims = [
+                    (first_grid, tls_pid(first_grid)),
+                    (first_grid, first_grid.ask("status")["forwarder"]["pid"]),
+                ]
+                if is_encrypted:
+                    victims.append((second_grid, tls_pid(second_grid)))
+                for grid, victim in victims:
+                    kill_and_await_successor(grid, victim)
                     stream.goes_on()
                 stream.stop()
                 sock = stream.sock

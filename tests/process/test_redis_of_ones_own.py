@@ -18,7 +18,7 @@ import pytest
 
 from pwgrid.registry.rights import acl_line
 from pwgrid.settings.load import load
-from pwgrid.setup.host_checks import _redis as doctor_of_redis
+from pwgrid.setup.doctor_checks import _redis as doctor_of_redis
 from tests.support.fake_grid import PROGRAM
 from tests.support.grid import ROOT, Grid, eventually, running_grid
 from tests.support.kill_table_row import workers

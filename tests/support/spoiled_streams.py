@@ -108,7 +108,7 @@ def _stream(fd: int, mode: str) -> object:
 def serve_cases() -> None:
     for module in pkgutil.walk_packages(pwgrid.cli.__path__, "pwgrid.cli."):
         importlib.import_module(module.name)
-    for name in ("pwgrid.tokens.file", "pwgrid.registry.blocking_reads", "pwgrid.setup.host_checks"):
+    for name in ("pwgrid.tokens.file", "pwgrid.registry.blocking_reads", "pwgrid.setup.doctor_checks"):
         importlib.import_module(name)
     for line in sys.stdin:
         sys.stdout.write(f"{json.dumps(run_forked(json.loads(line)))}\n")

@@ -9,7 +9,7 @@ from pwgrid.common.certificate import server_context, stamp_of
 from pwgrid.common.errors import ConfigError, GridError
 from pwgrid.common.proxy_protocol import line_of, read_line
 from pwgrid.settings.load import load
-from pwgrid.setup import host_checks
+from pwgrid.setup import doctor_checks
 from tests.support.https_server import CERTIFICATES
 from tests.support.tls import AUTHORITY, SERVER
 
@@ -65,8 +65,8 @@ def test_a_key_that_everybody_can_read_is_told_of(mode: int, warnings: int, tmp_
 
 def test_the_doctor_says_whether_the_files_can_be_used() -> None:
     good = load(None, {}, {"tls_cert": str(SERVER), "tls_key": str(SERVER)}).settings
-    assert next(host_checks._tls(good)).level == "good"
-    (found,) = host_checks._tls(good.model_copy(update={"tls_key": str(CERTIFICATES / "client.pem")}))
+    assert next(doctor_checks._tls(good)).level == "good"
+    (found,) = doctor_checks._tls(good.model_copy(update={"tls_key": str(CERTIFICATES / "client.pem")}))
     assert found.level == "bad"
     assert "the key does not belong to the certificate" in found.found
 

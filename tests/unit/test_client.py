@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+import socket
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -226,6 +227,17 @@ def test_a_grid_that_is_not_there_is_one_sentence() -> None:
         with pytest.raises(ValueError, match=r"is no URL of a grid: use ws://host:8080$") as caught:
             borrow("A:B", grid=url)
         assert "s3cret" not in str(caught.value)
+
+
+def test_a_host_that_says_nothing_at_all_is_not_waited_for_as_long_as_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pwgrid.client.CONNECT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as silent, ExitStack() as waiting:
+        for _ in range(3):  # they fill its queue: who comes now hears nothing, as from a host that is gone
+            sock = waiting.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex(silent.getsockname())
+        with pytest.raises(GridError, match="gives no answer: timed out"):
+            borrow("A:B", grid=f"http://127.0.0.1:{silent.getsockname()[1]}").__enter__()
 
 
 def test_a_server_never_shows_its_token() -> None:

@@ -11,7 +11,7 @@ from pwgrid.common import kernel_tls
 from pwgrid.common.certificate import server_context
 from pwgrid.common.kernel_tls import KernelTls, NoKernelTls, find_kernel_tls, is_in_kernel
 from pwgrid.settings.load import load
-from pwgrid.setup import host_checks
+from pwgrid.setup import doctor_checks
 from tests.support.tls import SERVER
 
 BOTH = "ECDHE+AESGCM:ECDHE+CHACHA20:@SECLEVEL=2"
@@ -98,10 +98,10 @@ def test_the_doctor_says_whether_sessions_outlive_the_tls_process(
 ) -> None:
     settings = load(None, {}, {"tls_cert": str(SERVER), "tls_key": str(SERVER)}).settings
     takes(lambda sock: sock.version() == "TLSv1.2")
-    assert [each.found for each in host_checks._tls(settings)][1:] == ["in the kernel, up to TLS 1.2"]
+    assert [each.found for each in doctor_checks._tls(settings)][1:] == ["in the kernel, up to TLS 1.2"]
     takes(lambda _sock: False)
-    (_, found) = host_checks._tls(settings)
+    (_, found) = doctor_checks._tls(settings)
     assert found.level == "warn"
     assert "TLS sessions end with the TLS process" in found.found
     off = settings.model_copy(update={"tls_kernel": "off"})
-    assert [each.level for each in host_checks._tls(off)] == ["good", "good"]
+    assert [each.level for each in doctor_checks._tls(off)] == ["good", "good"]

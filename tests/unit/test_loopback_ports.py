@@ -117,6 +117,31 @@ def test_no_two_have_the_same_port_since_playwright_knows_them_by_that_alone() -
     assert listened == {"looked": 3, "isOpen": True, "left": 0}
 
 
-def test_in_a_browser_of_its_own_a_client_s_proxy_is_left_as_it_is() -> None:
-    servers = ["socks5://honest.example:1080", "socks5://evil.example:40000", "http://a.example;socks=b.example:1"]
-    assert run(SETTLE, servers, NAMES, False) == servers
+def test_in_a_browser_of_its_own_only_one_socks_proxy_is_looked_at() -> None:
+    """Playwright's own requests, which go to no list, come from a process that may use the ports of all."""
+    left = ["http://a.example;socks=b.example:1", "socks5://a.example,b.example:40000", "proxy:3128", "10.0.0.1:3128"]
+    assert run(SETTLE, left, NAMES, False) == left
+    looked_at = ["socks5://honest.example:1080", "socks5://evil.example:40000", " SOCKS5://127.1.1.5:40000"]
+    assert run(SETTLE, looked_at, NAMES, False) == [
+        "socks5://192.0.2.1:1080",
+        *(REFUSED.format(server) for server in looked_at[1:]),
+    ]
+
+
+PROVE = """
+const [servers, socket] = [[{}, {}], { on() {}, isLost: false, destroy() { this.isLost = true; } }];
+const ports = new LoopbackPorts(() => {});
+const never = new Promise(() => {});
+for (const server of servers)
+  server.unproved = 0;
+const unit = { process: { get pid() { throw new Error('no process is to be looked at'); } } };
+servers[0].unproved = 64;
+await ports.prove(servers[0], unit, false, null, socket);
+const isLostAtFirst = socket.isLost;
+const message = await ports.prove(servers[1], unit, false, null, socket).catch(error => error.message);
+return [isLostAtFirst, message];
+"""
+
+
+def test_connections_to_one_port_that_are_not_proved_keep_none_from_another_one() -> None:
+    assert run(PROVE) == [True, "no process is to be looked at"]

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -25,7 +26,8 @@ from pwgrid.proxy.policy.label_match import OfferedLabels
 from pwgrid.proxy.policy.own_browser import OwnBrowser, pool_with
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import PoolView, Roster
-from pwgrid.proxy.select.claim import Claim
+from pwgrid.proxy.select.claim import Claim, ClientGone
+from pwgrid.proxy.select.selector import Selector
 from pwgrid.settings.model import Settings
 from tests.support.state_frames import told_of_pool
 
@@ -323,6 +325,29 @@ async def test_each_offer_is_of_a_socket_without_marks(monkeypatch: pytest.Monke
         client.transport.get_extra_info = {"sockname": ("10.0.0.5", 8080), "socket": sock}.get
         await client.made._decide(ClientHead("/", Headers(HANDSHAKE)))
     assert found == [False] * 6
+
+
+async def test_the_slot_of_a_session_that_another_client_has_begun_stays_that_one_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two proxies may get clients of one new session's URL at the same moment: Redis gives both the same slot."""
+    client = Client(HandoffFailure(OfferRefusal.NOT_YET, is_refusal=True))
+    client.gateway.selector.give_back = partial(Selector.give_back, client.gateway.selector)  # type: ignore[method-assign]
+    with pytest.raises(Refusal, match="the session of this URL is only beginning: connect again"):
+        await client.comes("/", monkeypatch=monkeypatch)
+    assert len(client.offers) == 1
+    client.gateway.selector._registry.rollback.assert_not_called()  # type: ignore[attr-defined]
+
+
+async def test_who_goes_before_it_stands_in_line_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client()
+    client.gateway.selector.queue.acquire.side_effect = ClientGone  # type: ignore[attr-defined]
+    client.made.eof_received()
+    with pytest.raises(ClientGone):
+        await client.comes("/", monkeypatch=monkeypatch)
+    (claim,) = (each.args[0] for each in client.gateway.selector.queue.acquire.call_args_list)  # type: ignore[attr-defined]
+    assert claim.abandoned  # so that the line does not take it
+    assert client.offers == []
 
 
 async def test_who_shares_a_browser_is_offered_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,26 @@ def test_a_warm_one_is_handed_out_and_another_one_takes_its_place() -> None:
     assert 3 in then
 
 
+def test_nothing_is_left_of_a_browser_that_was_never_tried_and_has_ended() -> None:
+    assert (
+        run("""
+            require('node:v8').setFlagsFromString('--expose-gc');
+            const collect = require('node:vm').runInNewContext('gc');
+            const source = sourceOf({ warm: 1, most: 2 });
+            source.quietMs = 1e6;
+            source.fill();
+            await launchAll();
+            await source.acquire('a', {});
+            const unit = new WeakRef(source.take('a'));
+            source.release(unit.deref());
+            await settled();
+            collect();
+            return unit.deref() === undefined;
+        """)
+        is True
+    )
+
+
 def test_only_a_few_start_at_once_and_who_waits_gets_the_first_that_is_ready() -> None:
     begun, served, tried = run("""
         const source = sourceOf({ warm: 0, most: 9 });

@@ -29,6 +29,14 @@ def test_heads_that_are_the_same_but_for_the_key_are_one_and_have_each_its_own()
         assert len([*head.with_key(key).headers.raw_items()]) == 5
 
 
+def test_a_large_head_is_not_kept() -> None:
+    head = HEAD % (KEY_LINE % KEYS[0].encode() + b"Cookie: %s\r\n" % (b"a" * 4096))
+    (first, key), (second, _) = parse_head(head), parse_head(head)
+    assert first is not second
+    assert key == KEYS[0]
+    assert first.with_key(key).headers.get_all("sec-websocket-key") == [key]
+
+
 def test_a_key_is_read_that_is_written_otherwise_than_most_write_it() -> None:
     assert parse_head(HEAD % b"sec-websocket-key: no key\r\n")[1] == "no key"
     assert parse_head(HEAD % b"")[1] == ""

@@ -283,6 +283,26 @@ async def test_who_cannot_be_served_does_not_hold_up_who_can() -> None:
     tasks[0].cancel()
 
 
+async def test_who_wants_a_session_s_id_that_somebody_else_has_holds_nobody_up() -> None:
+    slots = Slots(0)
+    queue = queue_of(slots)
+    select = slots.select
+
+    async def select_others(claim: Claim) -> str | None:
+        return None if claim.keeps_id else await select(claim)
+
+    slots.select = select_others  # type: ignore[method-assign]
+    queue = queue_of(slots)
+    same_url = claim("a")
+    same_url.keeps_id = True
+    waits, served = await stand_in_line(queue, same_url, claim("b"))
+    slots.free = 1
+    queue.wake("chromium")
+    assert await served == "w"
+    waits.cancel()
+    await asyncio.gather(waits, return_exceptions=True)
+
+
 async def test_the_wait_ends_at_the_deadline_and_leaves_the_line() -> None:
     slots = Slots(0)
     queue = queue_of(slots)

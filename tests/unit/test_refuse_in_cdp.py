@@ -73,6 +73,18 @@ async def test_puppeteer_hears_the_sentence_with_its_first_command() -> None:
     assert transport.is_ended
 
 
+async def test_of_several_commands_the_first_is_answered() -> None:
+    protocol, transport, refusal = refused("Puppeteer 1")
+    assert refusal is not None
+    heard(protocol, transport)
+    for number in (7, 8):
+        protocol.send_text(b'{"id":%d}' % number)
+    refusal.receive(b"".join(protocol.data_to_send()))
+    answer, close = heard(protocol, transport)
+    assert json.loads(answer.data)["id"] == 7
+    assert close.opcode is Opcode.CLOSE
+
+
 @pytest.mark.parametrize("message", [b"{", b"[]", b'{"method":"x"}', b"7"])
 async def test_what_is_no_command_is_answered_all_the_same(message: bytes) -> None:
     protocol, transport, refusal = refused("Puppeteer 1")

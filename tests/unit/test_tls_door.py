@@ -123,6 +123,24 @@ async def test_the_one_that_has_been_silent_for_longest_makes_room(
             each.close()
 
 
+async def test_where_nobody_is_silent_who_has_taken_longest_for_its_handshake_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door_module, "HANDSHAKE_S", 10 * BOUND_S)
+    async with opened(tmp_path, most=2, serve=echo) as there:
+        slow = []
+        for number in range(2):
+            slow.append(await there.plain())
+            slow[-1][1].write(b"\x16\x03\x01")  # how a handshake begins
+            while len(there.door._shaking) == number:
+                await asyncio.sleep(0)
+        reader, writer = await there.encrypted()
+        assert (await reader.readline()).startswith(b"PROXY TCP4 127.0.0.1 127.0.0.1 ")
+        assert await slow[0][0].read() == b""
+        for each in (*(other for _, other in slow), writer):
+            each.close()
+
+
 async def test_a_client_is_told_where_nobody_accepts_behind_the_door(tmp_path: Path) -> None:
     async with opened(tmp_path) as there:
         reader, writer = await there.encrypted()

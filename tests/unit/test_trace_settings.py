@@ -11,7 +11,7 @@ from pwgrid.cli.main import main
 from pwgrid.common import trace_settings
 from pwgrid.proxy import client_traces
 from pwgrid.settings.load import load
-from pwgrid.setup.host_checks import _traces as traces_of
+from pwgrid.setup.doctor_checks import _traces as traces_of
 
 URL = "http://collector:4318"
 ASKED = {"OTEL_EXPORTER_OTLP_ENDPOINT": URL}

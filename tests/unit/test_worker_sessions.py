@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from pwgrid.common.reasons import EndReason, Reason
+from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.common.types import Isolation, Protocol
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.tokens.file import changing
@@ -241,6 +241,33 @@ async def test_a_client_that_waits_for_its_own_browser_is_answered_when_its_work
             await worker.sessions.cut(Reason(EndReason.WORKER_STOPPED), None)
     # What it first hears is that it waits.
     assert worker.done == ["answer a", *(["acquire a"] * has_begun), "give back a", "answer a"]
+    assert worker.slots.taken == 0
+
+
+async def test_the_browser_of_a_client_that_does_not_get_to_it_is_given_back(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def acquire(*_: object) -> None: ...
+
+    async def hand_over() -> None:
+        raise OSError("Node has no descriptor free")
+
+    monkeypatch.setattr(worker, "acquire", acquire)
+    monkeypatch.setattr(worker, "hand_over", lambda _client: asyncio.ensure_future(hand_over()))
+    refused = asyncio.get_running_loop().create_future()
+
+    def heard(packet: bytes) -> None:
+        if "refused" in (said := json.loads(packet)):
+            refused.set_result(said["refused"])
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        session = LiveSession("a", "c:1", own=OwnBrowser(math.inf))
+        worker.slots.admit(session)
+        worker.sessions.serve(OfferedClient(session, math.inf, {}, "", "", ours, heard))
+        async with asyncio.timeout(BOUND_S):
+            assert await refused == OfferRefusal.GONE
+    assert "give back a" in worker.done
     assert worker.slots.taken == 0
 
 

@@ -23,7 +23,7 @@ def doctor(config_file: Path | None, as_json: bool, **flags: Any) -> None:
     from dataclasses import asdict
 
     from pwgrid.settings.load import load
-    from pwgrid.setup.host_checks import examine
+    from pwgrid.setup.doctor_checks import examine
 
     findings = []
     for finding in examine(load(config_file, os.environ, flags)):

@@ -26,6 +26,8 @@ class Acceptor:
         self._on_accepted = on_accepted
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
+        self._is_short = False
+        """Whether nobody could be accepted the last time."""
 
     def open(self) -> None:
         """Begins to accept, unless it is closed."""
@@ -54,10 +56,13 @@ class Acceptor:
             except ConnectionError:  # it has left meanwhile
                 continue
             except OSError as error:
-                log.error("client_not_accepted", reason=error.strerror or str(error))
+                if not self._is_short:
+                    log.error("client_not_accepted", reason=error.strerror or str(error))
+                self._is_short = True
                 self._loop.remove_reader(listener.fileno())
                 self._loop.call_later(SHORTAGE_S, self._listen, listener)
                 return
+            self._is_short = False
             sock.setblocking(False)
             self._on_accepted(sock)
 

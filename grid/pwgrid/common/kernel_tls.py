@@ -66,8 +66,7 @@ class KernelTls:
 
 def find_kernel_tls(new_context: Context) -> KernelTls:
     """What this host has, by handshakes over loopback with a server's contexts. Raises NoKernelTls."""
-    if ssl.OPENSSL_VERSION_INFO < _OPENSSL:
-        raise NoKernelTls(f"{_openssl()} cannot use the kernel's TLS: OpenSSL 3.0 and later can")
+    _check_openssl()
     _check_kernel()
 
     def has(version: ssl.TLSVersion, cipher: str) -> bool:
@@ -84,6 +83,15 @@ def find_kernel_tls(new_context: Context) -> KernelTls:
     except OSError as error:  # also ssl.SSLError
         raise NoKernelTls(f"a handshake with itself has failed: {error.strerror or error}") from None
     return KernelTls(version, ":".join([*ciphers, _SECLEVEL]))
+
+
+def kernel_tls_between_hosts() -> KernelTls:
+    """What this host may have for connections to other hosts; whether it has, each handshake tells. TLS 1.2 alone: a
+    server of TLS 1.3 says more about its handshake later, which nobody could read who has only the socket. Raises
+    NoKernelTls."""
+    _check_openssl()
+    _check_kernel()
+    return KernelTls(ssl.TLSVersion.TLSv1_2, ":".join([*_CIPHERS, _SECLEVEL]))
 
 
 def is_in_kernel(sock: socket.socket) -> bool:
@@ -105,6 +113,12 @@ def _has(sock: socket.socket, direction: int) -> bool:
 
 def _openssl() -> str:
     return " ".join(ssl.OPENSSL_VERSION.split()[:2])
+
+
+def _check_openssl() -> None:
+    """Raises NoKernelTls if it knows none."""
+    if ssl.OPENSSL_VERSION_INFO < _OPENSSL:
+        raise NoKernelTls(f"{_openssl()} cannot use the kernel's TLS: OpenSSL 3.0 and later can")
 
 
 def _check_kernel() -> None:

@@ -124,6 +124,7 @@ class Forwarder:
             host.close()
             offer.client.close()
             offer.answer(refused=OfferRefusal.UNREACHABLE, detail=error.strerror or str(error))
+            self._end_if_done()
             return
         parked = ParkedSession(offer.session, time.time(), pending.promised, _peer(offer.client), offer.address)
         mark_passed_on(offer.client)

@@ -19,9 +19,9 @@ from pwgrid.common.grid_url import GridUrl
 from pwgrid.common.packet_server import PROMISE_AGAIN_S, PROMISE_S, Action, PacketServer
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.tcp_options import tune
-from pwgrid.common.tls_way_out import target_line
 from pwgrid.forwarder.loop import ENDED, Loop
 from pwgrid.forwarder.resolve import Address, Found, Resolver
+from pwgrid.forwarder.tls_line import AskedTlsProcess, Connected
 from pwgrid.runtime.directory import TLS_OUT_SOCKET
 
 LINE_BYTES: Final = 4096
@@ -29,8 +29,6 @@ LINE_BYTES: Final = 4096
 
 CONNECT_S: Final = 2.0
 """How long a connect may take where the offer does not say."""
-
-NO_TLS: Final = "it speaks TLS, and this host's TLS process is not there: set TLS_CERT and TLS_KEY here, or TLS_CA"
 
 _SWITCHING: Final = b"HTTP/1.1 101"
 
@@ -112,8 +110,9 @@ class PendingSession:
         self._addresses: list[Address] = []
         self._is_connected = False
         self._unsent = memoryview(offer.text)
+        self._tls: AskedTlsProcess | None = None
         if offer.through:
-            self._unsent = memoryview(target_line(offer.host, offer.port) + offer.text)
+            self._tls = AskedTlsProcess(loop, offer.through, offer.host, offer.port, self._on_tls)
         self._trouble = "its name has no address"
         self._is_over = False
         connect_s = max(0.0, min(offer.connect_s, offer.until - loop.now()))
@@ -124,8 +123,8 @@ class PendingSession:
     def start(self) -> None:
         """Begins to connect. It may be refused before this returns."""
         self._loop.add_edges(self.offer.client, self._on_client)
-        if self.offer.through:
-            self._on_addresses([(socket.AF_UNIX, self.offer.through)])
+        if self._tls is not None:
+            self._tls.start()
         else:
             self._resolver.resolve(self.offer.host, self.offer.port, self._on_addresses)
 
@@ -147,6 +146,8 @@ class PendingSession:
         self._loop.remove(self.offer.client)
         if self._host is not None:
             self._loop.remove(self._host)
+        if self._tls is not None:
+            self._tls.cancel()
 
     # The connection
 
@@ -170,10 +171,6 @@ class PendingSession:
                 continue
             tune(host, self._ping_timeout_s)
             failed = host.connect_ex(address)
-            if family == socket.AF_UNIX and failed:
-                self._trouble = NO_TLS
-                host.close()
-                continue
             if failed in (0, errno.EINPROGRESS):
                 self._host = host
                 self._loop.add_edges(host, self._on_host)
@@ -187,6 +184,13 @@ class PendingSession:
             self.refuse(
                 OfferRefusal.UNREACHABLE, f"{self.offer.address}: no connection within {self.offer.connect_s:g} s"
             )
+
+    def _on_tls(self, connected: Connected) -> None:
+        if isinstance(connected, str):
+            self.refuse(OfferRefusal.UNREACHABLE, f"{self.offer.address}: {connected}")
+            return
+        self._host = connected
+        self._loop.add_edges(connected, self._on_host)
 
     def _on_host(self, events: int) -> None:
         host = self._host

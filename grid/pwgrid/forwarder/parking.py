@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 
 from pwgrid import __version__
-from pwgrid.common.packet_sockets import receive
+from pwgrid.common.packet_sockets import DescriptorsLost, receive
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError, decode, encode
 from pwgrid.control.parking import FDS, NAME, PING_S, PINGS_WITHIN_THRESHOLD, ParkedSession
 from pwgrid.forwarder.loop import READABLE, Loop, Timer
@@ -54,7 +54,7 @@ class Parking:
         self._on_left = on_left
         self._link: socket.socket | None = None
         self._is_fresh = True
-        """Whether no master has greeted this process yet: then it has nothing, and gets what another one has left."""
+        """Whether no master has told this process all that another one has left."""
         self._greeting: bytes | None = None
         self._is_greeted = False
         """Whether the master has answered on this connection: it may only wait in the queue of one that is dead."""
@@ -116,6 +116,8 @@ class Parking:
             except BlockingIOError:
                 return
             except OSError as error:
+                if isinstance(error, DescriptorsLost):  # those of a session that another one has left: all come again
+                    self._is_fresh = True
                 self._down(error.strerror or str(error))
                 return
             if not packet:

@@ -14,10 +14,11 @@ from typing import Final
 
 import structlog
 
-from pwgrid.common.acceptor import Acceptor, until_readable, until_writable
+from pwgrid.common.acceptor import Acceptor
 from pwgrid.common.kernel_tls import is_in_kernel
 from pwgrid.common.proxy_protocol import hand_over, line_of
 from pwgrid.tls.files import CertificateFiles
+from pwgrid.tls.handshake import shake_hands
 from pwgrid.tls.session import ENDING_S, TlsSession
 
 log = structlog.get_logger()
@@ -68,7 +69,8 @@ class TlsDoor:
         self._loop = asyncio.get_running_loop()
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
         """Those that have not said a byte yet, oldest first, and when they are disconnected."""
-        self._shaking: set[asyncio.Task[None]] = set()
+        self._shaking: dict[asyncio.Task[None], None] = {}
+        """Those whose handshake is not done, or that get an answer in clear, oldest first."""
         self.sessions: set[TlsSession] = set()
         """Those whose bytes are copied here."""
 
@@ -103,9 +105,13 @@ class TlsDoor:
         self._loop.add_reader(sock.fileno(), self._on_first_byte, sock)
 
     def _make_room(self) -> None:
-        """Disconnects who has said nothing for longest: a client begins at once."""
+        """Disconnects who has said nothing for longest: a client begins at once. If there is none, it is who has taken
+        longest for its handshake."""
         if (oldest := next(iter(self._silent), None)) is not None:
             self._drop(oldest)
+        elif (slowest := next(iter(self._shaking), None)) is not None:
+            del self._shaking[slowest]
+            slowest.cancel()
 
     def _drop(self, sock: socket.socket) -> None:
         self._forget(sock).close()
@@ -129,11 +135,11 @@ class TlsDoor:
         self._forget(sock)
         serving = self._serve(sock) if first[0] == _HANDSHAKE else self._refuse_plain(sock)
         task = self._loop.create_task(serving)
-        self._shaking.add(task)
+        self._shaking[task] = None
         task.add_done_callback(self._has_begun)
 
     def _has_begun(self, task: asyncio.Task[None]) -> None:
-        self._shaking.discard(task)
+        self._shaking.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("client_failed", error=repr(error))
         self._on_change()
@@ -154,7 +160,6 @@ class TlsDoor:
     async def _hand_over(self, sock: socket.socket, line: bytes) -> None:
         """Does the handshake, and gives the proxy the socket."""
         try:
-            # The handshake is OpenSSL's on the socket itself: only so can it tell the kernel the keys.
             client = self._files.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         except OSError as error:  # it has left; its socket is closed
             log.debug("handshake_failed", reason=str(error))
@@ -162,7 +167,7 @@ class TlsDoor:
         with client:  # a close of this copy says nothing to the client
             try:
                 async with asyncio.timeout(HANDSHAKE_S):
-                    await _shake_hands(client)
+                    await shake_hands(client)
             except OSError as error:  # also ssl.SSLError: as in `_join`
                 log.debug("handshake_failed", reason=str(error))
                 return
@@ -227,8 +232,10 @@ class TlsDoor:
 
     async def _end(self, sock: socket.socket, answer: bytes) -> None:
         transport, refused = await self._loop.connect_accepted_socket(lambda: RefusedClient(answer), sock)
-        await refused.ended
-        transport.abort()
+        try:
+            await refused.ended
+        finally:
+            transport.abort()
 
 
 class RefusedClient(asyncio.Protocol):
@@ -247,16 +254,3 @@ class RefusedClient(asyncio.Protocol):
         self._timer.cancel()
         if not self.ended.done():
             self.ended.set_result(None)
-
-
-async def _shake_hands(client: ssl.SSLSocket) -> None:
-    """Does the handshake of a non-blocking socket. Raises OSError."""
-    while True:
-        try:
-            client.do_handshake()
-        except ssl.SSLWantReadError:
-            await until_readable(client)
-        except ssl.SSLWantWriteError:
-            await until_writable(client)
-        else:
-            return

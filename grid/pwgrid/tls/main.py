@@ -9,7 +9,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import structlog
@@ -19,7 +19,7 @@ from pwgrid import __version__
 from pwgrid.common import log as logging
 from pwgrid.common.certificate import client_context, server_context
 from pwgrid.common.errors import GridError
-from pwgrid.common.kernel_tls import KernelTls, NoKernelTls, find_kernel_tls
+from pwgrid.common.kernel_tls import KernelTls, NoKernelTls, find_kernel_tls, kernel_tls_between_hosts
 from pwgrid.common.tasks import BackgroundTasks
 from pwgrid.common.tcp_options import tune
 from pwgrid.control.child_side import ChildSide
@@ -61,8 +61,7 @@ class TlsProcess:
             self.door = TlsDoor(boot.listeners, inner, self.files, _room(), self._changed, by_kernel=by_kernel)
         self.way_out: WayOut | None = None
         if settings.host_name():
-            path = boot.runtime / TLS_OUT_SOCKET
-            self.way_out = WayOut(path, client_context(settings.tls_ca), self._changed)
+            self.way_out = _way_out(boot, self._changed)
         for listener in boot.listeners:
             tune(listener, settings.session_ping_timeout)
         self._stop = asyncio.Event()
@@ -91,7 +90,7 @@ class TlsProcess:
         if self.door is not None:
             self.door.open()
         if self.way_out is not None:
-            await self.way_out.open()
+            self.way_out.open()
         log.info("tls_started", pid=os.getpid(), **self._kernel_view())
         self.control.push_state(self._view())
         await self._stop.wait()
@@ -200,6 +199,23 @@ def _kernel_tls(settings: Settings) -> tuple[KernelTls | None, str | None]:
         return find_kernel_tls(lambda: server_context(settings.tls_cert, settings.tls_key)), None
     except NoKernelTls as error:
         return None, error.why
+
+
+def _way_out(boot: TlsArguments, on_change: Callable[[], None]) -> WayOut:
+    settings = boot.settings
+    kernel_context = None
+    if settings.tls_kernel != "off":
+        with contextlib.suppress(NoKernelTls):
+            kernel = kernel_tls_between_hosts()
+            kernel_context = client_context(settings.tls_ca)
+            kernel.apply(kernel_context)
+    return WayOut(
+        boot.runtime / TLS_OUT_SOCKET,
+        client_context(settings.tls_ca),
+        on_change,
+        kernel_context=kernel_context,
+        ping_timeout_s=settings.session_ping_timeout,
+    )
 
 
 def _room() -> int:

@@ -1,8 +1,10 @@
-"""The way to other hosts that speak TLS: the forwarder connects here as it does to a host, and says first to which."""
+"""The way to other hosts that speak TLS: the forwarder asks here for a connection to one. Where the kernel has TLS the
+forwarder gets the host's own socket; else the bytes are copied here."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Callable
@@ -11,7 +13,11 @@ from typing import Final
 
 import structlog
 
-from pwgrid.common.tls_way_out import read_target
+from pwgrid.common.acceptor import Acceptor, until_readable
+from pwgrid.common.kernel_tls import is_in_kernel
+from pwgrid.common.tcp_options import tune
+from pwgrid.common.tls_way_out import CONNECTED, END, read_target, refusal_line
+from pwgrid.tls.handshake import shake_hands
 from pwgrid.tls.session import TlsSession
 
 log = structlog.get_logger()
@@ -21,42 +27,53 @@ BACKLOG: Final = 1024
 CONNECT_S: Final = 2.0
 """How long the connect and the handshake may take."""
 
-_END: Final = b"\r\n"
 _MOST_BYTES: Final = 512
 
 
 class WayOut:
-    """Listens on `path` from `open` to `close`. `context` has what certificates of other hosts are checked against.
-    `on_change` is called when a session has begun or ended."""
+    """Listens on `path` from `open` to `close`. `context` has what certificates of other hosts are checked against;
+    `kernel_context`, where there is one, also asks for the kernel's TLS. `on_change` is called when a session has begun
+    or ended."""
 
-    def __init__(self, path: Path, context: ssl.SSLContext, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        context: ssl.SSLContext,
+        on_change: Callable[[], None],
+        *,
+        kernel_context: ssl.SSLContext | None = None,
+        ping_timeout_s: float = 0.0,
+    ) -> None:
         self._path = path
         self._context = context
+        self._kernel_context = kernel_context
+        self._ping_timeout_s = ping_timeout_s
         self._on_change = on_change
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
+        self._loop = asyncio.get_running_loop()
         self._connecting: set[asyncio.Task[None]] = set()
         self.sessions: set[TlsSession] = set()
+        """Those whose bytes are copied here."""
 
     @property
     def is_idle(self) -> bool:
         """Whether nobody uses it."""
         return not (self._connecting or self.sessions)
 
-    async def open(self) -> None:
+    def open(self) -> None:
         """Begins to listen, in place of the process before this one. Raises OSError."""
         self._path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(self._path))
         self._path.chmod(0o600)
-        self._server = await asyncio.get_running_loop().create_unix_server(
-            lambda: Asked(self), sock=listener, backlog=BACKLOG
-        )
+        listener.listen(BACKLOG)
+        self._acceptor = Acceptor((listener,), self._accepted)
+        self._acceptor.open()
 
     def close(self) -> None:
         """Takes nobody any more. Idempotent."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._acceptor is not None:
+            self._acceptor.close()
 
     def abort(self) -> None:
         """Ends all sessions at once."""
@@ -65,10 +82,8 @@ class WayOut:
         for session in list(self.sessions):
             session.abort()
 
-    def asked(self, transport: asyncio.Transport, line: bytes, rest: bytes) -> None:
-        """Called when the forwarder has said to which host; `rest` is what came behind that."""
-        transport.pause_reading()
-        task = asyncio.get_running_loop().create_task(self._join(transport, line, rest))
+    def _accepted(self, way: socket.socket) -> None:
+        task = self._loop.create_task(self._serve(way))
         self._connecting.add(task)
         task.add_done_callback(self._has_begun)
 
@@ -82,52 +97,101 @@ class WayOut:
         self.sessions.discard(session)
         self._on_change()
 
-    async def _join(self, transport: asyncio.Transport, line: bytes, rest: bytes) -> None:
-        """Ends when both are joined, or there is no connection: then the forwarder gets an answer that is no 101."""
+    async def _serve(self, way: socket.socket) -> None:
+        """Ends when the forwarder has its connection, or its answer that there is none."""
         session = TlsSession(self._ended)
         try:
-            host, port = read_target(line)
-            async with asyncio.timeout(CONNECT_S):
-                made, _ = await asyncio.get_running_loop().create_connection(
-                    lambda: session.inner, host, port, ssl=self._context, server_hostname=host
-                )
-        except (OSError, ValueError, TimeoutError) as error:
-            transport.write(f"HTTP/1.1 502 {why_not(error)}\r\n\r\n".encode("latin-1", "replace"))
-            transport.close()
-            return
-        except asyncio.CancelledError:
-            transport.abort()
+            made = await self._reach_host(way, session)
+            if made is None:
+                way.close()
+                return
+            transport, _ = await self._loop.connect_accepted_socket(lambda: session.client, way)
+        except BaseException:
             session.abort()
             raise
-        if transport.is_closing() or session.inner.is_closed:
-            transport.abort()
-            made.abort()
+        if session.client.is_closed or session.inner.is_closed:
+            session.abort()
             return
         self.sessions.add(session)
-        transport.set_protocol(session.client)
-        session.client.connection_made(transport)
-        made.write(rest)
-        transport.resume_reading()
+        transport.write(CONNECTED)
         made.resume_reading()
 
+    async def _reach_host(self, way: socket.socket, session: TlsSession) -> asyncio.Transport | None:
+        """The connection to the host that the forwarder names; None if the forwarder has its answer already: the host's
+        own socket, or why there is none."""
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                host, port = read_target(await _line_of(way))
+                if (sock := await self._connect_in_kernel(host, port)) is not None:
+                    with sock:  # a close of this copy says nothing to the host
+                        socket.send_fds(way, [CONNECTED], [sock.fileno()])
+                    return None
+                plain = await self._connect(host, port)
+                made, _ = await self._loop.create_connection(
+                    lambda: session.inner, sock=plain, ssl=self._context, server_hostname=host
+                )
+                return made
+        except (OSError, ValueError) as error:
+            with contextlib.suppress(OSError):  # the forwarder has left
+                way.send(refusal_line(why_not(error)))
+            return None
+        except BaseException:
+            way.close()
+            raise
 
-class Asked(asyncio.Protocol):
-    """A connection of the forwarder until it has said to which host."""
+    async def _connect(self, host: str, port: int) -> socket.socket:
+        """A connection over TCP. Raises OSError."""
+        failed = OSError("its name has no address")
+        for family, _, _, _, address in await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+            tune(sock, self._ping_timeout_s)
+            try:
+                await self._loop.sock_connect(sock, address)
+            except OSError as error:
+                sock.close()
+                failed = error
+            except asyncio.CancelledError:
+                sock.close()
+                raise
+            else:
+                return sock
+        raise failed
 
-    def __init__(self, way_out: WayOut) -> None:
-        self._way_out = way_out
-        self._said = b""
+    async def _connect_in_kernel(self, host: str, port: int) -> ssl.SSLSocket | None:
+        """A connection whose TLS is in the kernel; None if the two sides have nothing in common that it takes. Raises
+        OSError."""
+        if self._kernel_context is None:
+            return None
+        sock = await self._connect(host, port)
+        with contextlib.ExitStack() as closed:
+            # This makes the plain socket the secure one's, also if it fails.
+            client = self._kernel_context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+            closed.enter_context(client)
+            try:
+                await shake_hands(client)
+            except ssl.SSLCertVerificationError:
+                raise
+            except ssl.SSLError as error:
+                log.debug("host_not_in_kernel", host=host, port=port, reason=error.reason or str(error))
+                return None
+            if client.pending() or not is_in_kernel(client):
+                log.debug("host_not_in_kernel", host=host, port=port, cipher=client.cipher(), version=client.version())
+                return None
+            closed.pop_all()
+            return client
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._transport = transport
 
-    def data_received(self, data: bytes) -> None:
-        self._said += data
-        line, end, rest = self._said.partition(_END)
-        if end:
-            self._way_out.asked(self._transport, line, rest)
-        elif len(self._said) > _MOST_BYTES:
-            self._transport.abort()
+async def _line_of(way: socket.socket) -> bytes:
+    """What the forwarder says first. Raises OSError, and ValueError for more than a line."""
+    said = b""
+    while not said.endswith(END):
+        await until_readable(way)
+        if not (more := way.recv(_MOST_BYTES)):
+            raise ConnectionResetError
+        said += more
+        if len(said) > _MOST_BYTES:
+            raise ValueError("it is no line")
+    return said.removesuffix(END)
 
 
 def why_not(error: BaseException) -> str:

@@ -401,6 +401,8 @@ class Sessions:
         def settled(future: asyncio.Future[None]) -> None:
             if future.cancelled() or future.exception() is not None:
                 self.on_handoff_failed()
+                if client.session.own is not None and self.server is not None:
+                    self.server.give_back(session_id)  # the browser that was to be its own
                 self._take_back(session_id)
                 client.answer(OfferRefusal.GONE)
                 return

@@ -10,18 +10,20 @@ from pwgrid import __version__
 from pwgrid.proxy.api import dashboard_files, docs_pages, not_a_websocket
 from pwgrid.proxy.api.devtools import devtools_routes
 from pwgrid.proxy.api.errors import HANDLERS, problems
-from pwgrid.proxy.api.grid import health_routes, operator_routes, pool_command_routes
+from pwgrid.proxy.api.health import health_routes, status_routes
 from pwgrid.proxy.api.hosts import host_routes
 from pwgrid.proxy.api.leases import lease_routes
 from pwgrid.proxy.api.live_view import live_view_route
 from pwgrid.proxy.api.metrics import RequestCounts, Requests, metrics_route
 from pwgrid.proxy.api.page_socket import page_route
+from pwgrid.proxy.api.pools import pool_command_routes, pool_routes
 from pwgrid.proxy.api.questions_from_hosts import questions_route
 from pwgrid.proxy.api.requests_as_sent import RequestsAsSent
 from pwgrid.proxy.api.requests_without_route import UsualRequests, WithoutRoute
 from pwgrid.proxy.api.roles import check_all_name_a_role
 from pwgrid.proxy.api.session_files import session_file_routes
 from pwgrid.proxy.api.sessions import session_routes
+from pwgrid.proxy.api.workers import worker_routes
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.services import Services
 
@@ -59,7 +61,9 @@ def create_app(grid: Services, access: Access) -> FastAPI:
         (session_routes(grid), takes_token),  # its security scheme is for /docs
         (session_file_routes(grid), takes_token),
         (lease_routes(grid), takes_token),
-        (operator_routes(grid), takes_token),
+        (status_routes(grid), takes_token),
+        (worker_routes(grid), takes_token),
+        (pool_routes(grid), takes_token),
         (pool_command_routes(grid), takes_token),
         (host_routes(grid), takes_token),
         (questions_route(grid), {}),

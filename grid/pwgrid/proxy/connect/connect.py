@@ -182,6 +182,7 @@ class ConnectingClient(asyncio.Protocol):
             launch_s=gateway.settings.launch_timeout if wanted.own is not None else 0.0,
             session_id=wanted.session_id,
             keeps_id=bool(wanted.session_id),
+            abandoned=self._is_gone,
         )
         gateway.check_pool(wanted.identity, pool)
         if wanted.worker_id is not None:
@@ -221,7 +222,13 @@ class ConnectingClient(asyncio.Protocol):
         assert claim is not None
         self._prepare()
         since = time.monotonic()
-        served_at = await self._offer(worker_id, claim.session_id)
+        try:
+            served_at = await self._offer(worker_id, claim.session_id)
+        except HandoffFailure as failure:
+            if failure.reason == OfferRefusal.NOT_YET:
+                claim.slot_is_anothers = True
+                raise _only_beginning() from None
+            raise
         phases = self._gateway.figures.phases[claim.browser_type, claim.pool]
         phases.handoff.observe(max(0.0, served_at - since))
         log.debug("handed_off", session=claim.session_id)
@@ -273,7 +280,7 @@ class ConnectingClient(asyncio.Protocol):
             if found is None and path.session_id not in beginning:
                 break
             if self._loop.time() >= until:
-                raise no_capacity("the session of this URL is only beginning: connect again")
+                raise _only_beginning()
             await asyncio.sleep(SUCCESSOR_POLL_INTERVAL_S)  # no event tells that it has begun
         if (closed := gateway.closed()) is not None:
             raise closed
@@ -444,6 +451,10 @@ class ConnectingClient(asyncio.Protocol):
             self._transport.write(refusal.response())
             self._transport.write_eof()  # a frozen worker's copy of the socket would keep it open
             self._transport.close()
+
+
+def _only_beginning() -> Refusal:
+    return no_capacity("the session of this URL is only beginning: connect again")
 
 
 def _told_of(claim: Claim) -> dict[str, object]:

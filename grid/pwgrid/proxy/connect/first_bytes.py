@@ -22,7 +22,9 @@ _KEY_LINE: Final = re.compile(rb"\r\nSec-WebSocket-Key: ([0-9A-Za-z+/]{22}==)(?=
 _SOME_KEY: Final = 22 * b"A" + b"=="
 
 _MOST_HEADS: Final = 64
-"""How many different heads are kept; each may have MAX_HEAD_BYTES."""
+"""How many different heads are kept."""
+_KEPT_BYTES: Final = 4096
+"""The largest head that is kept: those of clients' libraries are shorter, and anybody can send others."""
 
 
 class ProtocolChooser(asyncio.Protocol):
@@ -95,7 +97,7 @@ def parse_head(head: bytes) -> tuple[ClientHead, str]:
     The heads of a client's library are the same but for the key, so they are parsed once, with another key: in a cold
     loop, the parser takes 0.1 ms.
     """
-    if (line := _KEY_LINE.search(head)) is not None:
+    if len(head) <= _KEPT_BYTES and (line := _KEY_LINE.search(head)) is not None:
         return _parsed_before(head[: line.start(1)] + _SOME_KEY + head[line.end(1) :]), line[1].decode()
     parsed = _parse(head)
     return parsed, parsed.headers.get_all(KEY)[0] if KEY in parsed.headers else ""

@@ -34,6 +34,7 @@ class RefusalInCdp:
     def __init__(self, transport: asyncio.Transport, request: Request, refusal: Refusal) -> None:
         self._transport = transport
         self._error = refusal.error
+        self._has_answered = False
         self._protocol = ServerProtocol()
         self._protocol.receive_data(request.serialize())  # it takes frames only after a head
         self._protocol.events_received()
@@ -57,7 +58,8 @@ class RefusalInCdp:
     def receive(self, data: bytes) -> None:
         self._protocol.receive_data(data)
         for event in self._protocol.events_received():
-            if isinstance(event, Frame) and event.opcode is Opcode.TEXT:
+            if isinstance(event, Frame) and event.opcode is Opcode.TEXT and not self._has_answered:
+                self._has_answered = True
                 self._answer(bytes(event.data))
         self._write()
 

@@ -1,7 +1,7 @@
 """Decides which browser an upgrade request gets, or which refusal: checks its handshake, and reads what it asks for."""
 
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl
@@ -67,12 +67,6 @@ _HANDSHAKE: Final = ServerProtocol()
 KEY: Final = "sec-websocket-key"
 _KEY: Final = re.compile(r"[A-Za-z0-9+/]{22}==")
 
-_ASKING: Final = ("user-agent", "x-playwright-", "x-pwgrid-")
-"""How the names of the headers begin that say what a client asks for."""
-
-_MOST_KNOWN: Final = 64
-"""Of how many different clients it is kept what they get: each may have a head of 32 KiB."""
-
 MAX_NAME_CHARACTERS: Final = 128
 NAME_RULE: Final = f"at most {MAX_NAME_CHARACTERS} letters (A to Z), digits, spaces, '.', '_' and '-'"
 _NAME: Final = re.compile(rf"[0-9A-Za-z ._-]{{0,{MAX_NAME_CHARACTERS}}}")
@@ -95,8 +89,6 @@ class Policy:
     """KEEP_MAX."""
     profiles: str = "auto"
     """PROFILES."""
-    known: dict[Hashable, "ConnectRequest | SessionPath"] = field(default_factory=dict, compare=False, repr=False)
-    """What clients get, by what they ask for (`_Asked`). Nearly all ask for the same."""
 
     def pool_of(self, worker_id: str) -> PoolView | None:
         """Returns the pool of this worker, if it is known and offered."""
@@ -163,7 +155,8 @@ class ConnectRequest(NamedTuple):
 
 @dataclass(eq=False)
 class ClientHead(Request):
-    """A client's head, or that of all clients that say the same but for the key: it has another one then."""
+    """A client's head. Those of clients that say the same but for their key are one object, which has no client's key:
+    `with_key` puts that in."""
 
     decided: tuple[tuple[object, ...], "ConnectRequest | SessionPath"] | None = None
     """What `decide` has returned last, and under what: the same again for a client of which that is true, too."""
@@ -175,16 +168,6 @@ class ClientHead(Request):
             del headers[KEY]
             headers[KEY] = key
         return Request(self.path, headers, self.method)
-
-
-class _Asked(NamedTuple):
-    """What a client asks for, and who asks: all that decides what it gets, once it may use the grid."""
-
-    path: str
-    parameters: tuple[tuple[str, str], ...]
-    headers: tuple[tuple[str, str], ...]
-    identity: Identity
-    is_new: bool
 
 
 def decide(
@@ -208,27 +191,21 @@ def decide(
         return replace(lease, own=_own_with_lease(headers, parameters, policy, lease))
     identity = policy.access.check(headers, parameters, local, arrival)
     _check_handshake(request)
-    asked = _Asked(
-        path,
-        tuple(each for each in parameters if each[0] != "token"),
-        tuple(each for each in headers.raw_items() if each[0].lower().startswith(_ASKING)),
-        identity,
-        is_new,
-    )
-    # To read it takes a tenth of a millisecond of a client's first answer.
-    if (wanted := policy.known.get(asked)) is None:
-        wanted = _read(asked, policy)
-        if len(policy.known) >= _MOST_KNOWN:
-            policy.known.clear()
-        policy.known[asked] = wanted
+    wanted = _read(path, parameters, headers, identity, policy, is_new=is_new)
     request.decided = under, wanted
     return wanted
 
 
-def _read(client: _Asked, policy: Policy) -> ConnectRequest | SessionPath:
-    """Returns what this client asks for. Raises Refusal."""
-    path, parameters, given, identity, is_new = client
-    headers = Headers(given)
+def _read(
+    path: str,
+    parameters: Sequence[tuple[str, str]],
+    headers: Headers,
+    identity: Identity,
+    policy: Policy,
+    *,
+    is_new: bool,
+) -> ConnectRequest | SessionPath:
+    """Returns what a client asks for that may use the grid. Raises Refusal."""
     is_cdp = is_devtools_path(path)
     keep_s = kept_for_s(_said(headers, parameters, "keep"), policy.keep_max_s, is_cdp=is_cdp)
     session_id = session_in(path) if is_cdp else ""

@@ -58,6 +58,8 @@ class Claim:
     waits_since: float = 0.0
     """When it came to the line first, seconds of the event loop's clock."""
     abandoned: bool = False
+    slot_is_anothers: bool = False
+    """Whether the slot is that of a client that has begun the session of the same URL before this one."""
     selection_s: float = 0.0
     """How long the registry took for its last answer; 0 where the worker was chosen without it."""
     chosen_locally: bool = False
@@ -87,5 +89,6 @@ class Claim:
     def eligible_as(self) -> Hashable:
         """At one moment the registry has the same answer for all claims for which this is equal."""
         has_profile = PROFILE in self.fields  # which only this host has
+        wanted_id = self.session_id if self.keeps_id else ""  # a session of it may have begun elsewhere
         excluded, caps = frozenset(self.excluded), frozenset(self.caps)
-        return self.playwright_version, self.protocol, self.worker_id, excluded, caps, has_profile
+        return self.playwright_version, self.protocol, self.worker_id, excluded, caps, has_profile, wanted_id

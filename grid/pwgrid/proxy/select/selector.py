@@ -135,7 +135,7 @@ class Selector:
 
     async def give_back(self, claim: Claim) -> None:
         """Gives back the slot of a claim whose handoff failed, if Redis has leased one."""
-        if claim.chosen_locally:
+        if claim.chosen_locally or claim.slot_is_anothers:
             return
         try:
             await self._registry.rollback(claim.session_id, claim.kind)

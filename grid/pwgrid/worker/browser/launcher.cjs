@@ -187,9 +187,10 @@ function takeClient(offer, socket) {
     return refuse(connection, 'browser', gone?.sessions ?? 'browser crashed');
   if (stopping)
     return refuse(connection, 'grid', 'worker stopped');
-  if (Front === CdpConnection)
-    session.cdp = new CdpFront(session, options, { directories: clients.directories, loopbackPorts, onError: error => onError(unit, error) });
-  admit(connection, offer);
+  admit(connection, offer, () => {
+    if (Front === CdpConnection)
+      session.cdp = new CdpFront(session, options, { directories: clients.directories, loopbackPorts, onError: error => onError(unit, error) });
+  });
 }
 
 function joinSession(offer, socket) {
@@ -213,12 +214,13 @@ function refuse(connection, by, kind) {
   connection.refuse('503 Service Unavailable', `${kind}; connect again`);
 }
 
-// Answers the handshake.
-function admit(connection, { network, headers, early }) {
+// Answers the handshake, after `prepare()`.
+function admit(connection, { network, headers, early }, prepare = () => {}) {
   const { session, socket } = connection;
   const request = requestOf(session.unit.wsPath, headers, socket);
   const bytes = Buffer.from(early, 'latin1');
   try {
+    prepare();
     if (session.cdp)
       connection.open(cdpServer, request, bytes);
     else
@@ -328,6 +330,8 @@ async function launchUnit(isShared, { browser = null, ...wished } = {}, profile 
     hooks: { onExit, onGoing: each => each.kill(), onSign, onHung, onDropped, onBroken, onError },
   });
   const { headless, args, chromiumSandbox, firefoxUserPrefs } = options; // Playwright ignores what is for another browser
+  if (wished.proxy)
+    wished.proxy = await loopbackPorts.settledProxy(wished.proxy, isShared);
   unit.makeDirectory();
   try {
     const launched = await launching.run(unit, () => clients.forNobody(() => browserType.launchServer({

@@ -3,8 +3,7 @@
 //
 // Each connection has a session of its own with the browser, as each client of a DevTools port has. The pipe tells sessions apart by
 // `,"sessionId":"…"}` at the end of a message: that is added to what a client says on its root, and taken off what the browser answers
-// there. Sessions that come of it (pages, workers, frames) belong to the same connection, and their messages pass as they are. Nothing
-// that the browser says is parsed.
+// there. Sessions that come of it (pages, workers, frames) belong to the same connection, and their messages pass as they are, unparsed.
 'use strict';
 
 const fs = require('node:fs');
@@ -25,6 +24,8 @@ const MOST_FRAME_BYTES = 256 * MIB; // of a client; above it `ws` ends the conne
 const MOST_BYTES = 99 * MIB; // of one message that the browser takes: at 100 MiB it closes its pipe, and a port as well
 const MOST_READ_BYTES = 16 * MIB; // of a message whose parameters are read here
 const COPIED_BYTES = 64 * 1024; // a message that is shorter is written at once
+// What is shorter cannot hold this process up. To mark it as a session's work takes as long as a tenth of an evaluate().
+const MARKED_FROM_BYTES = 64 * 1024;
 const SESSION_ID_CHARACTERS = 32;
 const TAIL = ',"sessionId":"';
 const TAIL_BYTES = TAIL.length + SESSION_ID_CHARACTERS + 2;
@@ -163,7 +164,8 @@ class CdpFront {
     const event = isTargetEvent(message) ? message.latin1Slice(0, DETACHED.length + SESSION_ID_CHARACTERS) : '';
     if (event.startsWith(ATTACHED))
       this.add(idAfter(event, ATTACHED), sessionId, connection);
-    this.session.server.workMark.begins(this.session.id);
+    if (message.length > MARKED_FROM_BYTES)
+      this.session.server.workMark.begins(this.session.id);
     if (connection.makesContexts.size)
       this.contextMade(message, connection);
     if (connection.asked.size)
@@ -320,7 +322,8 @@ class CdpConnection extends Connection {
   take(data) {
     if (this.isClosing)
       return;
-    this.session.server.workMark.begins(this.session.id);
+    if (data.length > MARKED_FROM_BYTES)
+      this.session.server.workMark.begins(this.session.id);
     let envelope;
     try {
       envelope = readEnvelope(data);
@@ -347,7 +350,12 @@ class CdpConnection extends Connection {
 
   // Passes on a message whose parameters are looked at, as they were read.
   judge(data, { id, sessionId, method, params: found }) {
-    const params = found ? JSON.parse(data.toString('utf8', ...found)) : {};
+    let params;
+    try {
+      params = found ? JSON.parse(data.toString('utf8', ...found)) : {};
+    } catch { // readEnvelope looks at what stands between texts, and not at what it means
+      return this.answer({ id, sessionId, code: INVALID_REQUEST, message: 'the grid cannot read this message: its params are no JSON' });
+    }
     const judged = judgeRead(method, typeof params === 'object' && params !== null ? params : {}, this.front.judged);
     if (judged === ENDS_THE_SESSION)
       return this.endSession(id, sessionId);

@@ -20,6 +20,8 @@ const PLAIN = new Uint8Array(256);
 for (const each of ' \t\r\n0123456789+-.eEtrufalsn')
   PLAIN[each.charCodeAt(0)] = 1;
 
+const AS_IT_IS = /^[\w.]*$/; // a text that JSON says without escapes
+
 class Unreadable extends Error {}
 
 // Returns { id (as text), method, sessionId ('' for none), params: [from, to] or null, end: where the last brace stands }. Throws Unreadable,
@@ -40,14 +42,14 @@ function readInto(found, data) {
     throw new Unreadable('it has a zero byte');
   let at = afterBlanks(data, 0);
   expect(data, at, OPEN_BRACE);
-  const known = new Set();
+  const known = [];
   do {
     at = afterBlanks(data, at + 1);
     const nameEnd = endOfText(data, at);
     const name = textOf(data, at, nameEnd);
-    if (known.has(name))
+    if (known.includes(name))
       throw new Unreadable(`it has ${JSON.stringify(name)} twice`);
-    known.add(name);
+    known.push(name);
     at = afterBlanks(data, nameEnd);
     expect(data, at, COLON);
     const start = afterBlanks(data, at + 1);
@@ -99,6 +101,9 @@ function textOf(data, start, end) {
   expect(data, start, QUOTE);
   if (end - start > MOST_NAME_BYTES)
     throw new Unreadable('a name in it is too long');
+  const text = data.latin1Slice(start + 1, end - 1);
+  if (data[end - 1] === QUOTE && AS_IT_IS.test(text))
+    return text;
   try {
     return JSON.parse(data.toString('utf8', start, end));
   } catch {

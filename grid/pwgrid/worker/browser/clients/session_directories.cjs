@@ -28,8 +28,15 @@ class SessionDirectories {
       return;
     const renamed = this.unknown();
     fs.renameSync(directory, renamed); // first: what comes late, a download for one, finds no such directory
-    if (kept)
-      keepFiles(renamed, kept);
+    try {
+      if (kept)
+        keepFiles(renamed, kept);
+    } finally {
+      await this.empty(directory, renamed);
+    }
+  }
+
+  async empty(directory, renamed) {
     if (!this.made.delete(directory))
       return fs.promises.rm(renamed, { recursive: true, force: true });
     for (const name of fs.readdirSync(renamed))
@@ -43,16 +50,21 @@ class SessionDirectories {
   }
 }
 
-// Moves the plain files of a directory. A kernel that cannot move them, with the first version of Landlock, has them removed.
+// Moves the plain files of a directory. Fails where they cannot be moved, as with the first version of Landlock; then none is kept.
 function keepFiles(directory, kept) {
   const files = fs.readdirSync(directory, { withFileTypes: true }).filter(each => each.isFile() && !each.name.endsWith(UNFINISHED));
   if (!files.length)
     return;
   const unfinished = `${kept}.new`;
   fs.mkdirSync(unfinished, { mode: 0o700 });
-  for (const { name } of files)
-    fs.renameSync(path.join(directory, name), path.join(unfinished, name));
-  fs.renameSync(unfinished, kept);
+  try {
+    for (const { name } of files)
+      fs.renameSync(path.join(directory, name), path.join(unfinished, name));
+    fs.renameSync(unfinished, kept);
+  } catch (error) {
+    fs.rmSync(unfinished, { recursive: true, force: true });
+    throw error;
+  }
 }
 
 module.exports = { SessionDirectories };

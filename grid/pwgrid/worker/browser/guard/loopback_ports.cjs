@@ -1,7 +1,7 @@
 // The ports of Playwright's SOCKS proxies, which have no password: one shows the client certificates of a context to the servers that they
 // are for, another one leads to the network of a client. So here the kernel proves of each connection that it comes from the browser
-// of that session; and since a browser may have contexts of several sessions, no context may name such a port as its proxy but
-// the one that it was opened for.
+// of that session; and since a browser may have contexts of several sessions, and this process requests of all, no client may name such
+// a port as its proxy.
 'use strict';
 
 const dns = require('node:dns/promises');
@@ -11,7 +11,7 @@ const { randomInt } = require('node:crypto');
 const { ownerOf } = require('./socket_owner.cjs');
 
 const PROOF_LIMIT_MS = 10_000; // Node's threads may be busy with files
-const MOST_UNPROVED = 64; // connections of which it is not known yet whose they are
+const MOST_UNPROVED = 64; // connections to one port of which it is not known yet whose they are
 const QUIET_MS = 10_000; // between two reports of refused connections
 const SOCKS_PORT = 1080; // where a proxy's URL names none
 const { listen } = net.Server.prototype; // as it is before launcher.cjs keeps clients from listening
@@ -21,7 +21,6 @@ class LoopbackPorts {
   constructor(onRefused) {
     this.onRefused = onRefused;
     this.addresses = new Map(); // of those that are open, by port
-    this.unproved = 0;
     this.untold = 0; // of those that were refused
     this.lastUid = 0;
     this.quiet = null;
@@ -33,6 +32,7 @@ class LoopbackPorts {
     const address = loopbackAddress();
     const { emit } = server;
     server.pauseOnConnect = true; // no byte is read of a connection that is not proved
+    server.unproved = 0;
     server.emit = (event, ...args) => event === 'connection' ? this.prove(server, unit, isForNode, emit, args[0]) : emit.call(server, event, ...args);
     const attempt = () => listen.call(server, 0, address, () => {
       const { port } = server.address();
@@ -47,13 +47,13 @@ class LoopbackPorts {
 
   async prove(server, unit, isForNode, emit, socket) {
     socket.on('error', () => {});
-    if (this.unproved >= MOST_UNPROVED)
+    if (server.unproved >= MOST_UNPROVED)
       return void socket.destroy();
-    this.unproved++;
+    server.unproved++;
     const timer = setTimeout(() => socket.destroy(), PROOF_LIMIT_MS);
     const owner = await ownerOf(socket, unit.process.pid, isForNode).catch(console.error);
     clearTimeout(timer);
-    this.unproved--;
+    server.unproved--;
     if (owner?.isInTree && server.listening && !socket.destroyed) {
       emit.call(server, 'connection', socket);
       return void socket.resume();
@@ -88,15 +88,23 @@ class LoopbackPorts {
       const { protocol, port } = new URL(own.server);
       own.server = `${protocol}//${this.addresses.get(Number(port))}:${port}`;
     }
-    if (proxy && isShared)
-      options.proxy = { ...proxy, server: await this.pinned(proxy.server) };
+    if (proxy)
+      options.proxy = await this.settledProxy(proxy, isShared);
+  }
+
+  // The proxy that a client names, as its browser and Playwright's own requests get it: these come from this process, which may use the
+  // ports of all clients' networks. Fails if it is one of these ports.
+  async settledProxy(proxy, isShared) {
+    if (!isShared && !isOfSocks(proxy.server)) // a list, perhaps, which only the client's own browser takes
+      return proxy;
+    return { ...proxy, server: await this.pinned(proxy.server) };
   }
 
   // Only a proxy that is spoken to in SOCKS matters: one of HTTP would be sent what is no SOCKS. What its name means is found out
   // here, once, since it may mean something else when the browser asks.
   async pinned(server) {
     const { protocol, hostname, port } = new URL(server);
-    if (/[,;=]/.test(hostname)) // browsers take a list, or one for each scheme
+    if (isList({ hostname }))
       throw new Error(`this grid takes a proxy of one address, not ${server}`);
     if (protocol === 'http:' || protocol === 'https:')
       return server;
@@ -112,6 +120,20 @@ class LoopbackPorts {
     if (this.addresses.has(port))
       open.addAddress(this.addresses.get(port));
     return open.check(address, net.isIPv6(address) ? 'ipv6' : 'ipv4');
+  }
+}
+
+// Browsers take a list of proxies, or one for each scheme.
+function isList({ hostname }) {
+  return /[,;=]/.test(hostname);
+}
+
+function isOfSocks(server) {
+  try {
+    const url = new URL(server);
+    return url.protocol.startsWith('socks') && !isList(url);
+  } catch { // Playwright takes `proxy:3128` for HTTP
+    return false;
   }
 }
 

@@ -19,9 +19,14 @@ function isClosedByClient(ws) {
   return ws._closeFrameReceived;
 }
 
-// What is kept of a message that is not whole: whether that is nothing, and in how many pieces it is.
-function halfMessageOf({ _receiver: { _bufferedBytes, _buffers, _fragments } }) {
-  return { isEmpty: !_bufferedBytes && !_fragments.length, pieces: _buffers.length + _fragments.length };
+// In how many pieces the message is that is not whole; 0 if there is none.
+function piecesOf({ _receiver: { _buffers, _fragments } }) {
+  return _buffers.length + _fragments.length;
+}
+
+// Stands for the message that is not whole: another object after each message.
+function messageOf(ws) {
+  return ws._receiver._fragments;
 }
 
 function dropHalfMessage(ws) {
@@ -33,4 +38,4 @@ function takeAnySize(ws) {
   ws._receiver._maxPayload = 0;
 }
 
-module.exports = { answerNoPing, dropHalfMessage, halfMessageOf, isClosedByClient, takeAnySize, webSocketOf };
+module.exports = { answerNoPing, dropHalfMessage, isClosedByClient, messageOf, piecesOf, takeAnySize, webSocketOf };

@@ -2,7 +2,7 @@
 // said over it is the matter of a front (playwright_front.cjs, cdp_front.cjs).
 'use strict';
 
-const { answerNoPing, dropHalfMessage, halfMessageOf, isClosedByClient } = require('../playwright/web_sockets.cjs');
+const { answerNoPing, dropHalfMessage, isClosedByClient, messageOf, piecesOf } = require('../playwright/web_sockets.cjs');
 const { GOING_AWAY, protocolError } = require('./session.cjs');
 const { Silence } = require('./session_timeouts.cjs');
 
@@ -29,8 +29,9 @@ class Connection {
     this.isClosing = false; // it has a close frame of ours
     this.isOver = false;
     this.unanswered = null; // what the last ping said, if it waits for its answer
-    this.halfSince = 0; // socket.bytesRead when the last message was whole
-    this.halfBytes = 0; // of what has come since
+    this.half = null; // stands for the message that is not whole
+    this.halfCame = 0; // bytes that have come of it, and with it
+    this.halfBytes = 0; // that it takes
     socket[kConnection] = this;
     socket.on('error', error => { this.errno = error.code; });
     socket.once('close', () => this.closed());
@@ -47,8 +48,7 @@ class Connection {
     this.silence = new Silence(this);
     answerNoPing(ws);
     ws.on('ping', data => this.pinged(data));
-    ws.on('message', () => { this.halfSince = this.socket.bytesRead; });
-    this.socket.on('data', () => this.countHalf());
+    this.socket.on('data', chunk => this.countHalf(chunk.length));
     // Playwright closes a WebSocket when the browser disconnects, and `ws` when the client breaks the protocol. Then the client gets the
     // grid's close frame, and no terminate() right after it, which would swallow it.
     const { close, terminate } = ws;
@@ -102,11 +102,13 @@ class Connection {
 
   // A client may begin a message and never end it, and what it sends between its pieces keeps memory, too: a piece is part of what came
   // with it.
-  countHalf() {
-    const { isEmpty, pieces } = halfMessageOf(this.ws);
-    if (isEmpty)
-      this.halfSince = this.socket.bytesRead;
-    this.halfBytes = this.socket.bytesRead - this.halfSince + PIECE_BYTES * pieces;
+  countHalf(bytes) {
+    const half = messageOf(this.ws);
+    const pieces = piecesOf(this.ws);
+    const before = half === this.half ? this.halfCame : 0;
+    this.half = half;
+    this.halfCame = pieces ? before + bytes : 0;
+    this.halfBytes = this.halfCame + PIECE_BYTES * pieces;
     if (this.halfBytes > COUNTED_FROM_BYTES)
       boundHalfMessages(this.session.connections);
   }

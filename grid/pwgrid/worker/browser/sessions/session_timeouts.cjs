@@ -32,7 +32,9 @@ class Silence {
     const queued = handle ? handle.writeQueueSize : 0;
     const now = { read: socket.bytesRead, queued, delivered: handle ? handle.bytesWritten - queued : 0 };
     const before = this.pinged;
-    const alive = now.read !== before.read || (before.queued > 0 && now.delivered > before.delivered) || socket.isPaused();
+    // One that is not read, since its browser takes no more, cannot answer. One that is not read since it does not read has something queued.
+    const waits = socket.isPaused() && !queued;
+    const alive = now.read !== before.read || (before.queued > 0 && now.delivered > before.delivered) || waits;
     this.pinged = now;
     this.silentPings = alive ? 0 : this.silentPings + 1;
     if (this.silentPings >= SILENT_PINGS)

@@ -32,14 +32,14 @@ class PipeMessages {
   }
 
   take(chunk) {
-    let start = 0;
-    for (let end = chunk.indexOf(END_OF_MESSAGE); end >= 0; end = chunk.indexOf(END_OF_MESSAGE, start)) {
+    for (let start = 0; start < chunk.length;) {
+      const end = chunk.indexOf(END_OF_MESSAGE, start);
+      if (end < 0)
+        return this.keep(chunk.subarray(start));
       this.keep(chunk.subarray(start, end));
       this.end();
       start = end + 1;
     }
-    if (start < chunk.length)
-      this.keep(chunk.subarray(start));
   }
 
   keep(chunk) {

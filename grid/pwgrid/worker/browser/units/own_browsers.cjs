@@ -20,7 +20,7 @@ class OwnBrowsers {
     this.wanted = warm; // how many are to be warm now
     this.isAlwaysWarm = warm > 0;
     this.warm = []; // units
-    this.untried = new Set(); // those of them that have not opened a page
+    this.untried = new WeakSet(); // those of them that have not opened a page
     this.quiet = null; // timer
     this.refill = null; // timer
     this.coming = 0; // starts under way of units that are like all others

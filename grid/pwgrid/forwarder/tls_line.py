@@ -1,0 +1,85 @@
+"""Asks this host's TLS process for a connection to another host that speaks TLS."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from pwgrid.common.packet_sockets import receive
+from pwgrid.common.tls_way_out import END, read_answer, target_line
+from pwgrid.forwarder.loop import Loop
+
+NO_TLS: Final = "it speaks TLS, and this host's TLS process is not there: set TLS_CERT and TLS_KEY here, or TLS_CA"
+
+_MOST_BYTES: Final = 4096
+"""Of an answer: a line, behind which nothing comes before the host has been asked for something."""
+
+Connected = socket.socket | str
+"""The connection, or why there is none."""
+
+
+class AskedTlsProcess:
+    """Asked on the Unix socket `path` for `host` and `port`, from `start` on. Calls `then` once, unless it is cancelled
+    before: with the host's own socket, or one to the TLS process, which copies the bytes; or with why there is none."""
+
+    def __init__(self, loop: Loop, path: str, host: str, port: int, then: Callable[[Connected], None]) -> None:
+        self._loop = loop
+        self._path = path
+        self._line = target_line(host, port)
+        self._then = then
+        self._way: socket.socket | None = None
+        self._answer = b""
+
+    def start(self) -> None:
+        """It may be answered before this returns."""
+        try:
+            way = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        except OSError as error:
+            self._then(error.strerror or str(error))
+            return
+        self._way = way
+        try:
+            way.connect(self._path)
+            way.send(self._line)
+        except OSError:
+            self._end(NO_TLS)
+            return
+        self._loop.add_reader(way, self._on_answer, way)
+
+    def cancel(self) -> None:
+        """Nobody hears of its answer. Idempotent."""
+        if self._way is not None:
+            self._loop.remove(self._way)
+            self._way.close()
+            self._way = None
+
+    def _on_answer(self, way: socket.socket) -> None:
+        try:
+            more, fds = receive(way, bytearray(_MOST_BYTES), 1)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(error.strerror or str(error))
+            return
+        self._answer += more
+        if more and not self._answer.endswith(END) and not fds:
+            return  # a line in two pieces
+        why_not = read_answer(self._answer)
+        for fd in fds if why_not else ():
+            os.close(fd)
+        if why_not:
+            self._end(why_not)
+        elif fds:
+            host = socket.socket(fileno=fds[0])
+            host.setblocking(False)
+            self._end(host)
+        else:
+            self._loop.remove(way)
+            self._way = None
+            self._then(way)
+
+    def _end(self, connected: Connected) -> None:
+        self.cancel()
+        self._then(connected)
