@@ -316,7 +316,7 @@ class Master:
                 if workers > pool.workers == 0:
                     self._config.parts.prepare_pool(self._config.settings, pool.settings)
                 pool.scale(workers)
-            except GridError as error:  # its browser has just been removed
+            except (GridError, OSError) as error:  # its browser has just been removed, or no descriptor is free
                 log.error("pool_not_scaled", pool=name, reason=str(error))
 
     def _execute(self) -> None:
