@@ -5,12 +5,13 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from pwgrid.common.errors import GridError
 from pwgrid.common.reasons import Reason, WorkerEnd
@@ -21,9 +22,12 @@ from pwgrid.master.config import Listeners, MasterConfig, Roles
 from pwgrid.master.listener import open_listener
 from pwgrid.master.policy.backoff import Backoff
 from pwgrid.master.proxies import Proxies, ProxyChild
+from pwgrid.master.reload import Reload
+from pwgrid.master.services import Services
 from pwgrid.master.upgrade import VersionChange
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.directory import RuntimeDir
+from pwgrid.settings.model import Settings
 from tests.support.master_config import master_config
 from tests.support.master_grid import PATIENCE_S
 from tests.support.master_main import proxy_role
@@ -213,6 +217,60 @@ def test_a_frozen_proxy_whose_successor_fails_is_ended_and_started_again(
     turns.until(lambda: old.pid not in (None, first) and old.listening, "it is started again")
     assert proxies.current is old
     assert not proxies.is_being_replaced
+
+
+def test_a_replacement_that_has_failed_is_tried_again_and_a_reload_does_not_confirm_it_before(
+    loop: Loop, config: MasterConfig, proxies: Proxies, said: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, old = Turns(loop, proxies, said), proxies.current
+    old.start()
+    turns.until(lambda: old.listening, "it listens")
+    monkeypatch.setattr("pwgrid.master.reload.KNOWN_S", 0.1)
+    workers: Any = SimpleNamespace(follow_settings=lambda: None, pools={}, by_id={}, tell_all=lambda *_: None)
+    inert: Any = SimpleNamespace(tell_all=lambda *_: None, tell=lambda *_: None, replace=lambda: None)
+    config.parts.reload = lambda *_: (Settings(token="new"), lambda: None)  # type: ignore[method-assign]
+    reload = Reload(loop, config, ChildFileWriter(loop, config), workers, Services(proxies, inert, inert, None))
+    answers: list[bool] = []
+    with monkeypatch.context() as broken, capture_logs() as logs:
+        broken.setattr("pwgrid.master.proxies.fork_linked", refused)
+        reload.start().when_known(lambda answer: answers.append(answer["data"]["proxyKnows"]))
+
+        def is_answered_after_two_tries() -> bool:
+            old.configuration = proxies.configuration  # it says which one it knows, whatever it can follow of that
+            reload.answer_if_known()
+            return bool(answers) and failures(logs) > 1
+
+        turns.until(is_answered_after_two_tries, "it is answered after two tries")
+        assert (answers, proxies.is_to_be_replaced, proxies.is_being_replaced) == ([False], True, False)
+        assert [each["retry_s"] > 0 for each in logs if each["event"] == "proxy_not_replaced"][:2] == [False, True]
+    turns.until(lambda: proxies.current is not old, "another one listens")
+    turns.until(lambda: not proxies.is_to_be_replaced, "that is all")
+
+
+def test_a_proxy_that_could_not_be_replaced_and_has_ended_since_needs_no_replacement(
+    loop: Loop, proxies: Proxies, said: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = Turns(loop, proxies, said)
+    proxies.current.start()
+    turns.until(lambda: proxies.current.listening, "it listens")
+    first = proxies.current
+    with monkeypatch.context() as broken, capture_logs() as logs:
+        broken.setattr("pwgrid.master.proxies.fork_linked", refused)
+        broken.setattr("pwgrid.master.proxies.TRIES", NEVER_AGAIN)
+        proxies.replace(CHANGED)
+        turns.until(lambda: failures(logs) == 2, "its replacement fails twice")
+    assert proxies.is_to_be_replaced
+    turns.kill()
+    turns.until(lambda: first.listening, "it is started again, with all that is new")
+    assert (proxies.current, proxies.is_to_be_replaced) == (first, False)
+
+
+def failures(logs: Sequence[Mapping[str, Any]]) -> int:
+    return sum(each["event"] == "proxy_not_replaced" for each in logs)
+
+
+def refused(*_: object) -> None:
+    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
 def test_new_code_is_tried_also_where_the_directory_of_the_grid_s_start_has_been_removed(
