@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.leftovers import KeptOpen
 from pwgrid.master.main import Master
 from pwgrid.master.workers import workers as module
 from pwgrid.master.workers.pool import Pool
@@ -79,5 +80,5 @@ def test_a_scaled_pool_whose_browser_cannot_be_looked_for_ends_no_new_master(tmp
     config: Any = SimpleNamespace(settings=SETTINGS, parts=NoFile(SETTINGS))
     master: Any = SimpleNamespace(_config=config, _workers=workers)
     with capture_logs() as logs:
-        Master._scale_again(master, {"rare": 1})
+        Master._scale_again(master, KeptOpen((), 0, 0, {}, None, {"rare": 1}, 1, 0.0))
     assert [(each["event"], each["pool"]) for each in logs] == [("pool_not_scaled", "rare")]
