@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from pwgrid.common.errors import GridError
 from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
+from pwgrid.control.server import Reconnect
 from pwgrid.master import child
 from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.config import Listeners, MasterConfig, Roles
@@ -263,6 +264,54 @@ def test_a_proxy_that_could_not_be_replaced_and_has_ended_since_needs_no_replace
     turns.kill()
     turns.until(lambda: first.listening, "it is started again, with all that is new")
     assert (proxies.current, proxies.is_to_be_replaced) == (first, False)
+
+
+class TestOneThatAnotherMasterForked:
+    """It connects, and hands its listening sockets over; the settings need one more besides."""
+
+    @pytest.fixture
+    def given(self, loop: Loop, config: MasterConfig) -> Iterator[tuple[Proxies, list[socket.socket]]]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs, socket.socket() as listener, socket.socket() as besides:
+            config.listeners = Listeners((), tuple, lambda there: (*there, besides))
+            proxies = Proxies(loop, config, ChildFileWriter(loop, config))
+            yield proxies, [listener, besides, ours]
+
+    def connects(self, proxy: ProxyChild, proxies: Proxies, sockets: list[socket.socket]) -> bool:
+        listener, _, ours = sockets
+        child: Any = SimpleNamespace(pid=1234)
+        link: Any = SimpleNamespace(attach=lambda *_: None)
+        proxy._child, proxy._link = child, link
+        return proxies.attach(Reconnect("proxy", 1234, ours, b"", [listener]))
+
+    def test_the_current_one_gets_what_is_needed_besides(self, given: tuple[Proxies, list[socket.socket]]) -> None:
+        proxies, sockets = given
+        assert self.connects(proxies.current, proxies, sockets)
+        assert proxies.current.listeners == tuple(sockets[:2])
+
+    @pytest.mark.parametrize("error", [GridError("no room"), OSError(errno.EMFILE, "Too many open files")])
+    def test_what_is_needed_besides_and_cannot_be_opened_ends_no_master(
+        self, given: tuple[Proxies, list[socket.socket]], config: MasterConfig, error: Exception
+    ) -> None:
+        def fails(_there: object) -> Any:
+            raise error
+
+        proxies, sockets = given
+        completed, config.listeners = config.listeners, Listeners((), tuple, fails)
+        with capture_logs() as logs:
+            assert self.connects(proxies.current, proxies, sockets)
+        assert [each["event"] for each in logs] == ["listener_not_opened"]
+        assert proxies.current.listeners == tuple(sockets[:1])
+        config.listeners = completed
+        proxies.current.complete_listeners()  # as each one that is forked does
+        assert proxies.current.listeners == tuple(sockets[:2])
+
+    def test_one_that_ends_opens_nothing(self, given: tuple[Proxies, list[socket.socket]]) -> None:
+        proxies, sockets = given
+        leaving = proxies._make(())
+        proxies._leaving.append(leaving)
+        assert self.connects(leaving, proxies, sockets)
+        assert leaving.listeners == tuple(sockets[:1])
 
 
 def failures(logs: Sequence[Mapping[str, Any]]) -> int:

@@ -134,8 +134,15 @@ class ProxyChild(RestartedChild):
             for each in reconnect.sockets:
                 each.close()
         else:
-            self.listeners = self._config.listeners.completed(tuple(reconnect.sockets))
+            self.listeners = tuple(reconnect.sockets)
         return True
+
+    def complete_listeners(self) -> None:
+        """Add to its listening sockets what the settings need besides, if it has any. Raises OSError."""
+        try:
+            self.listeners = self._config.listeners.completed(self.listeners)
+        except GridError as error:
+            raise OSError(errno.EADDRINUSE, str(error)) from None
 
     def _end(self, command: str, term_at: float) -> None:
         self.stop_by(term_at, term_at + STOP_GRACE_S)
@@ -148,6 +155,7 @@ class ProxyChild(RestartedChild):
                 self.listeners = self._config.listeners.open()
             except GridError as error:
                 raise OSError(errno.EADDRINUSE, str(error)) from None
+        self.complete_listeners()
         config, common = self._config, self._config.common()
         child, control = fork_linked(
             self._loop,
@@ -329,7 +337,15 @@ class Proxies:
 
     def attach(self, reconnect: Reconnect) -> bool:
         """Take a proxy's new connection; False when it is none of these proxies."""
-        return any(each.pid == reconnect.pid and each.attach(reconnect) for each in self._all())
+        proxy = next((each for each in self._all() if each.pid == reconnect.pid), None)
+        if proxy is None or not proxy.attach(reconnect):
+            return False
+        if proxy is self.current:  # one that ends must not take the place of the current one's sockets
+            try:
+                proxy.complete_listeners()
+            except OSError as error:  # the next proxy to be forked tries again
+                log.error("listener_not_opened", reason=error.strerror or str(error))
+        return True
 
     def _is_silent(self, proxy: ProxyChild) -> None:
         """A successor accepts on the same sockets at once, where clients wait already; one that is not current, or
