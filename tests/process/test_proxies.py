@@ -333,16 +333,27 @@ def test_new_code_is_tried_also_where_the_directory_of_the_grid_s_start_has_been
     executed: list[bool] = []
     workers: Any = SimpleNamespace(by_id={})
     reload: Any = SimpleNamespace(read=lambda: (None, None))
-    upgrade = VersionChange(loop, config, workers, proxies, lambda: executed.append(True))
+    when_possible: list[Callable[[], None]] = []
+    upgrade = VersionChange(loop, config, workers, proxies, lambda: executed.append(True), when_possible.append)
+    turns = Turns(loop, proxies, said)
     upgrade.start(reload, force=True)
-    Turns(loop, proxies, said).until(lambda: executed, "it is executed")
+    turns.until(lambda: when_possible, "it could be executed")
+    with pytest.raises(ValueError, match="under way already"):
+        upgrade.start(reload, force=True)
+    upgrade.cancel("the grid is stopping")
+    when_possible.pop()()
+    assert not executed
+    upgrade.start(reload, force=True)
+    turns.until(lambda: when_possible, "it can be executed")
+    when_possible.pop()()
+    assert executed
 
 
 def test_an_upgrade_while_the_proxy_is_being_replaced_is_refused_for_that_reason(
     loop: Loop, config: MasterConfig, proxies: Proxies
 ) -> None:
     nothing: Any = None
-    upgrade = VersionChange(loop, config, nothing, proxies, lambda: None)
+    upgrade = VersionChange(loop, config, nothing, proxies, lambda: None, nothing)
     proxies.replace(CHANGED)
     with pytest.raises(ValueError, match="the proxy is still being replaced; try again when the new one listens"):
         upgrade.start(nothing, force=True)

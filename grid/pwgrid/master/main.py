@@ -84,7 +84,9 @@ class Master:
         services = Services(self._proxies, self._forwarder, self._tls, self._redis)
         self._reports = Reports(config, self._workers, services, self._memory, self._shutdown)
         self._reload = Reload(loop, config, files, self._workers, services)
-        self._version_change = VersionChange(loop, config, self._workers, self._proxies, self._execute)
+        self._version_change = VersionChange(
+            loop, config, self._workers, self._proxies, self._execute, self._forwarder.once_it_has_all
+        )
         self._requests = Requests(
             config, self._workers, self._shutdown, self._reload, self._version_change, self._reports, self.stop
         )
@@ -148,6 +150,11 @@ class Master:
             log.warning("detach_refused", reason="the grid is stopping")
             return
         self._version_change.cancel(_DETACHED)
+        self._forwarder.once_it_has_all(self._detach_now)
+
+    def _detach_now(self) -> None:
+        if self._shutdown.is_stopping:  # asked for since
+            return
         settings = self._config.settings
         for send in (self._proxies.tell_all, self._workers.tell_all, self._forwarder.tell, self._tls.tell_all):
             send("detached", {"graceS": settings.detach_grace})
