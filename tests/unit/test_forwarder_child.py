@@ -1,7 +1,10 @@
 """When a master wants a forwarder, and what it does not do without one."""
 
 import json
+import os
+import select
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import encode
 from pwgrid.control.parking import FDS, ParkedSession
 from pwgrid.master import forwarder
+from pwgrid.master.child import Child
 from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.forwarder import ForwarderChild
 from pwgrid.registry import embedded_redis
@@ -75,6 +79,21 @@ class TestAMasterThatIsToEndOrToExecuteItself:
             self.park(first)
             assert self.is_called_at_once(child)
         assert not self.is_called_at_once(child)
+
+    def test_it_waits_for_the_next_one_where_the_last_has_ended_and_its_link_still_seems_good(
+        self, child: ForwarderChild, loop: Loop
+    ) -> None:
+        ended = subprocess.Popen(["true"])
+        pidfd = os.pidfd_open(ended.pid)
+        assert select.select([pidfd], [], [], 60)[0]
+        with self.a_forwarder(child) as link:
+            self.park(link)
+            child._child = Child(loop, ended.pid, pidfd)
+            assert not self.is_called_at_once(child)
+            child._child = None
+            assert self.is_called_at_once(child)
+        ended.wait()
+        os.close(pidfd)
 
     def test_it_waits_no_longer_than_it_may(
         self, child: ForwarderChild, loop: Loop, monkeypatch: pytest.MonkeyPatch

@@ -96,7 +96,8 @@ class ForwarderChild(RestartedChild):
 
     def _look(self, then: Callable[[], None], until: float) -> None:
         self.parked.read_what_is_left()
-        has_all, now = self.parked.are_with_forwarder and not self._leaves, self._loop.now()
+        has_ended = self._child is not None and not self._child.lives
+        has_all, now = self.parked.are_with_forwarder and not (self._leaves or has_ended), self._loop.now()
         if not has_all and now < until:
             self._loop.call_at(now + _LOOK_S, lambda: self._look(then, until))
             return
