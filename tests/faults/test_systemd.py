@@ -272,6 +272,7 @@ def test_the_unit_is_hardened_and_clean(service: Service) -> None:
         "LimitCORE": "0",
         "NoNewPrivileges": "yes",
         "RestartPreventExitStatus": "2",
+        "StartLimitIntervalUSec": "0",
     }.items():
         assert shown[name] == value, name
     for limit in ("MemoryHigh", "MemoryMax"):
@@ -388,6 +389,25 @@ async def test_reload_restart_upgrade_a_new_unit_and_a_killed_and_a_frozen_maste
     assert (load.lost, load.refused) == ({}, [])
     # One after the other: the one with the sessions has kept the rest waiting.
     await eventually_async(lambda: running.are_all_new(workers, 3), "every worker is new")
+
+
+def test_a_master_that_cannot_be_started_more_often_than_systemd_usually_bears_is_started_in_the_end(
+    running: Service,
+) -> None:
+    workers, manager = running.available(), running.manager
+    short_of_something = manager.path("/etc/systemd/system/pwgrid.service.d/fails.conf")
+    short_of_something.parent.mkdir(exist_ok=True)
+    tries = "echo >> /run/tries; test $(wc -l < /run/tries) -gt 7"
+    short_of_something.write_text(f"[Service]\nExecStartPre=+/bin/sh -c '{tries}'\n")
+    manager.systemctl("daemon-reload")
+    try:
+        dead = running.main()
+        manager.systemctl("kill", "--kill-who=main", "--signal=KILL", "pwgrid.service")
+        eventually(lambda: running.runs_again(dead), "systemd has started it again")
+    finally:
+        short_of_something.unlink()
+        manager.systemctl("daemon-reload")
+    assert running.available() == workers
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import select
 import signal
 import socket
 import time
@@ -32,6 +33,7 @@ from tests.support.forwarding import (
     stream_between,
 )
 from tests.support.grid import NEVER, Grid, eventually, running_grid, wait_for_end
+from tests.support.master_grid import PATIENCE_S
 from tests.support.raw import reset_at_close
 from tests.support.redis import RedisServer
 
@@ -475,6 +477,26 @@ def test_an_upgrade_and_a_reload_replace_the_forwarder_and_no_session_notices(
                 eventually(lambda before=before: forwarder(grid)["pid"] not in (None, before), "it has a successor")
                 assert goes_both_ways(client, served)
         assert grid.output().count("forwarder_replaced") == 2
+
+
+def test_a_restart_just_when_the_forwarder_has_died_waits_until_another_one_has_its_sessions(
+    another_redis: RedisServer, host: OtherHost
+) -> None:
+    with grid_with_forwarder(another_redis, WORKER_LOST_THRESHOLD="30") as grid:
+        with StandInProxy(grid.runtime / "forwarder.sock") as proxy:
+            client, served = proxy.forwarded(host)
+        with client, served:
+            parked(grid, 1)
+            killed = os.pidfd_open(pid_of(grid))
+            signal.pidfd_send_signal(killed, signal.SIGKILL)
+            assert select.select([killed], [], [], PATIENCE_S)[0]
+            grid.process.send_signal(signal.SIGUSR1)
+            os.close(killed)
+            assert grid.process.wait(PATIENCE_S) == 0
+            assert goes_both_ways(client, served)
+            grid.start_again()
+            parked(grid, 1)
+            assert goes_both_ways(client, served)
 
 
 # The end

@@ -5,25 +5,30 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from pwgrid.common.errors import GridError
 from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
+from pwgrid.control.server import Reconnect
 from pwgrid.master import child
 from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.config import Listeners, MasterConfig, Roles
 from pwgrid.master.listener import open_listener
 from pwgrid.master.policy.backoff import Backoff
 from pwgrid.master.proxies import Proxies, ProxyChild
+from pwgrid.master.reload import Reload
+from pwgrid.master.services import Services
 from pwgrid.master.upgrade import VersionChange
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.directory import RuntimeDir
+from pwgrid.settings.model import Settings
 from tests.support.master_config import master_config
 from tests.support.master_grid import PATIENCE_S
 from tests.support.master_main import proxy_role
@@ -215,6 +220,108 @@ def test_a_frozen_proxy_whose_successor_fails_is_ended_and_started_again(
     assert not proxies.is_being_replaced
 
 
+def test_a_replacement_that_has_failed_is_tried_again_and_a_reload_does_not_confirm_it_before(
+    loop: Loop, config: MasterConfig, proxies: Proxies, said: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, old = Turns(loop, proxies, said), proxies.current
+    old.start()
+    turns.until(lambda: old.listening, "it listens")
+    monkeypatch.setattr("pwgrid.master.reload.KNOWN_S", 0.1)
+    workers: Any = SimpleNamespace(follow_settings=lambda: None, pools={}, by_id={}, tell_all=lambda *_: None)
+    inert: Any = SimpleNamespace(tell_all=lambda *_: None, tell=lambda *_: None, replace=lambda: None)
+    config.parts.reload = lambda *_: (Settings(token="new"), lambda: None)  # type: ignore[method-assign]
+    reload = Reload(loop, config, ChildFileWriter(loop, config), workers, Services(proxies, inert, inert, None))
+    answers: list[bool] = []
+    with monkeypatch.context() as broken, capture_logs() as logs:
+        broken.setattr("pwgrid.master.proxies.fork_linked", refused)
+        reload.start().when_known(lambda answer: answers.append(answer["data"]["proxyKnows"]))
+
+        def is_answered_after_two_tries() -> bool:
+            old.configuration = proxies.configuration  # it says which one it knows, whatever it can follow of that
+            reload.answer_if_known()
+            return bool(answers) and failures(logs) > 1
+
+        turns.until(is_answered_after_two_tries, "it is answered after two tries")
+        assert (answers, proxies.is_to_be_replaced, proxies.is_being_replaced) == ([False], True, False)
+        assert [each["retry_s"] > 0 for each in logs if each["event"] == "proxy_not_replaced"][:2] == [False, True]
+    turns.until(lambda: proxies.current is not old, "another one listens")
+    turns.until(lambda: not proxies.is_to_be_replaced, "that is all")
+
+
+def test_a_proxy_that_could_not_be_replaced_and_has_ended_since_needs_no_replacement(
+    loop: Loop, proxies: Proxies, said: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = Turns(loop, proxies, said)
+    proxies.current.start()
+    turns.until(lambda: proxies.current.listening, "it listens")
+    first = proxies.current
+    with monkeypatch.context() as broken, capture_logs() as logs:
+        broken.setattr("pwgrid.master.proxies.fork_linked", refused)
+        broken.setattr("pwgrid.master.proxies.TRIES", NEVER_AGAIN)
+        proxies.replace(CHANGED)
+        turns.until(lambda: failures(logs) == 2, "its replacement fails twice")
+    assert proxies.is_to_be_replaced
+    turns.kill()
+    turns.until(lambda: first.listening, "it is started again, with all that is new")
+    assert (proxies.current, proxies.is_to_be_replaced) == (first, False)
+
+
+class TestOneThatAnotherMasterForked:
+    """It connects, and hands its listening sockets over; the settings need one more besides."""
+
+    @pytest.fixture
+    def given(self, loop: Loop, config: MasterConfig) -> Iterator[tuple[Proxies, list[socket.socket]]]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs, socket.socket() as listener, socket.socket() as besides:
+            config.listeners = Listeners((), tuple, lambda there: (*there, besides))
+            proxies = Proxies(loop, config, ChildFileWriter(loop, config))
+            yield proxies, [listener, besides, ours]
+
+    def connects(self, proxy: ProxyChild, proxies: Proxies, sockets: list[socket.socket]) -> bool:
+        listener, _, ours = sockets
+        child: Any = SimpleNamespace(pid=1234)
+        link: Any = SimpleNamespace(attach=lambda *_: None)
+        proxy._child, proxy._link = child, link
+        return proxies.attach(Reconnect("proxy", 1234, ours, b"", [listener]))
+
+    def test_the_current_one_gets_what_is_needed_besides(self, given: tuple[Proxies, list[socket.socket]]) -> None:
+        proxies, sockets = given
+        assert self.connects(proxies.current, proxies, sockets)
+        assert proxies.current.listeners == tuple(sockets[:2])
+
+    @pytest.mark.parametrize("error", [GridError("no room"), OSError(errno.EMFILE, "Too many open files")])
+    def test_what_is_needed_besides_and_cannot_be_opened_ends_no_master(
+        self, given: tuple[Proxies, list[socket.socket]], config: MasterConfig, error: Exception
+    ) -> None:
+        def fails(_there: object) -> Any:
+            raise error
+
+        proxies, sockets = given
+        completed, config.listeners = config.listeners, Listeners((), tuple, fails)
+        with capture_logs() as logs:
+            assert self.connects(proxies.current, proxies, sockets)
+        assert [each["event"] for each in logs] == ["listener_not_opened"]
+        assert proxies.current.listeners == tuple(sockets[:1])
+        config.listeners = completed
+        proxies.current.complete_listeners()  # as each one that is forked does
+        assert proxies.current.listeners == tuple(sockets[:2])
+
+    def test_one_that_ends_opens_nothing(self, given: tuple[Proxies, list[socket.socket]]) -> None:
+        proxies, sockets = given
+        leaving = proxies._make(())
+        proxies._leaving.append(leaving)
+        assert self.connects(leaving, proxies, sockets)
+        assert leaving.listeners == tuple(sockets[:1])
+
+
+def failures(logs: Sequence[Mapping[str, Any]]) -> int:
+    return sum(each["event"] == "proxy_not_replaced" for each in logs)
+
+
+def refused(*_: object) -> None:
+    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
 def test_new_code_is_tried_also_where_the_directory_of_the_grid_s_start_has_been_removed(
     loop: Loop, config: MasterConfig, proxies: Proxies, said: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,16 +333,27 @@ def test_new_code_is_tried_also_where_the_directory_of_the_grid_s_start_has_been
     executed: list[bool] = []
     workers: Any = SimpleNamespace(by_id={})
     reload: Any = SimpleNamespace(read=lambda: (None, None))
-    upgrade = VersionChange(loop, config, workers, proxies, lambda: executed.append(True))
+    when_possible: list[Callable[[], None]] = []
+    upgrade = VersionChange(loop, config, workers, proxies, lambda: executed.append(True), when_possible.append)
+    turns = Turns(loop, proxies, said)
     upgrade.start(reload, force=True)
-    Turns(loop, proxies, said).until(lambda: executed, "it is executed")
+    turns.until(lambda: when_possible, "it could be executed")
+    with pytest.raises(ValueError, match="under way already"):
+        upgrade.start(reload, force=True)
+    upgrade.cancel("the grid is stopping")
+    when_possible.pop()()
+    assert not executed
+    upgrade.start(reload, force=True)
+    turns.until(lambda: when_possible, "it can be executed")
+    when_possible.pop()()
+    assert executed
 
 
 def test_an_upgrade_while_the_proxy_is_being_replaced_is_refused_for_that_reason(
     loop: Loop, config: MasterConfig, proxies: Proxies
 ) -> None:
     nothing: Any = None
-    upgrade = VersionChange(loop, config, nothing, proxies, lambda: None)
+    upgrade = VersionChange(loop, config, nothing, proxies, lambda: None, nothing)
     proxies.replace(CHANGED)
     with pytest.raises(ValueError, match="the proxy is still being replaced; try again when the new one listens"):
         upgrade.start(nothing, force=True)

@@ -4,6 +4,7 @@ tests/process/test_master_unkillable.py has real ones, where the kernel's freeze
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import psutil
@@ -12,7 +13,7 @@ from structlog.testing import capture_logs
 
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.master.workers import clean_up
-from pwgrid.master.workers.clean_up import LONGEST_S, SHORTEST_S, CleanUp, pause_s
+from pwgrid.master.workers.clean_up import LONGEST_S, SHORTAGE_S, SHORTEST_S, CleanUp, pause_s
 from pwgrid.runtime.browser_process_tree import Table
 from pwgrid.runtime.process_identity import KILL_S
 
@@ -53,8 +54,11 @@ class Processes:
 class Runtime:
     def __init__(self) -> None:
         self.removed: list[str] = []
+        self.fails = False
 
     def remove_worker_dir(self, worker_id: str) -> bool:
+        if self.fails:
+            raise OSError(errno.EMFILE, "Too many open files")
         self.removed.append(worker_id)
         return True
 
@@ -92,6 +96,15 @@ def test_what_ends_at_once_is_cleaned_up_in_the_shortest_time(world: World) -> N
     assert (world.over, world.runtime.removed, world.clean_up.left()) == (["a"], ["a"], [])
     world.clock.advance(HOUR_S)
     assert world.over == ["a"]
+
+
+def test_one_whose_directory_cannot_be_looked_at_is_not_forgotten(world: World) -> None:
+    world.begin("a").live = False
+    world.runtime.fails = True
+    world.clock.advance(SHORTAGE_S / 2)
+    world.runtime.fails = False
+    world.clock.advance(SHORTAGE_S)
+    assert (world.over, world.runtime.removed) == (["a"], ["a"])
 
 
 def test_what_cannot_be_killed_is_given_up_once_and_tried_and_told_ever_more_rarely(world: World) -> None:

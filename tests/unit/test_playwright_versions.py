@@ -21,6 +21,7 @@ from pwgrid.installed.driver import (
 from pwgrid.settings.model import Settings
 from pwgrid.settings.own_playwright import own_minor
 from pwgrid.settings.pools import PoolTable
+from tests.support.descriptors import no_descriptor_is_free
 
 
 def test_a_version_is_taken_apart() -> None:
@@ -78,6 +79,13 @@ def test_of_each_minor_version_the_newest_driver_counts_and_of_its_own_pwgrids_o
     (tmp_path / "1.7.0" / "node").unlink()
     assert [each.version for each in installed_drivers(tmp_path)] == ["1.9.0", "1.58.10", own.version]
     assert installed_drivers(tmp_path / "none") == (own,)
+
+
+def test_without_a_free_descriptor_no_driver_seems_to_be_removed(tmp_path: Path) -> None:
+    make_driver(tmp_path, "1.58.0")
+    own_driver()  # its version is read once
+    with no_descriptor_is_free(), pytest.raises(OSError, match="Too many open files"):
+        installed_drivers(tmp_path)
 
 
 def test_where_two_places_have_a_version_the_first_one_counts(tmp_path: Path) -> None:

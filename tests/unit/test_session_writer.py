@@ -36,6 +36,17 @@ class Registry:
         return [each.session_id + ("." if each.end else "") for each in self.written]
 
 
+class Slow(Registry):
+    """Answers each write after so many seconds."""
+
+    TAKES_S = 0.02
+
+    async def write(self, update: SessionUpdate) -> None:
+        if not self.away:
+            await asyncio.sleep(self.TAKES_S)
+        await super().write(update)
+
+
 def runs(session_id: str) -> SessionUpdate:
     return SessionUpdate(session_id, 1.0, "client")
 
@@ -226,6 +237,28 @@ async def test_who_gives_up_waiting_loses_nothing() -> None:
     registry.answers.set()
     assert await writer.flush()
     assert registry.told() == ["a", "b."]
+
+
+async def test_what_was_noted_before_is_waited_for_and_what_comes_meanwhile_is_not() -> None:
+    """Else a worker with many short sessions and a slow Redis would send no heartbeat."""
+    for is_kept_first in (False, True):
+        registry = Slow()
+        writer = SessionRecordWriter(registry.write)
+        if is_kept_first:
+            await away(writer, registry, ended("before"))
+            registry.away = False
+        else:
+            writer.note(ended("before"))
+        so_far = asyncio.create_task(writer.flush_so_far())
+        everything = asyncio.create_task(writer.flush())
+        for number in range(50):
+            await asyncio.sleep(registry.TAKES_S / 10)
+            writer.note(ended(f"{number:02}"))
+        assert so_far.done()
+        assert await so_far
+        assert not everything.done()
+        assert await everything
+        assert registry.told() == ["before.", *(f"{number:02}." for number in range(50))]
 
 
 async def test_what_is_under_way_is_not_written_yet() -> None:

@@ -314,13 +314,14 @@ def test_where_no_successor_can_be_forked_the_worker_is_lost_and_its_death_count
     assert (worker.status, worker.reason) == (S.LOST, "SIGKILL")
 
 
-def test_a_silent_worker_is_taken_over_once_its_process_has_ended() -> None:
+def test_a_silent_worker_is_killed_at_once_and_then_taken_over() -> None:
+    """With a SIGTERM it could wake, and end what its successor is to get."""
     worker = life(S.AVAILABLE)
     assert worker.falls_silent("silent for 4 s", taken_over=True) == [
         Action.CUT_LINK,
         Action.COUNT_DEATH,
         Action.TELL_TAKEN_OVER,
-        Action.END_PROCESS,
+        Action.KILL_PROCESS,
     ]
     assert worker.may_be_taken_over(NOW + 3)
     assert worker.exits("killed", is_clean=False, taken_over=True) == [

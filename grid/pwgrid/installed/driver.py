@@ -3,6 +3,7 @@ runs."""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def drivers_directories(settings: Settings, environ: Mapping[str, str] = os.envi
 
 def installed_drivers(*directories: Path) -> tuple[Driver, ...]:
     """pwgrid's own driver and those in these directories, of each minor version the newest, the oldest version first.
-    Of its own minor version pwgrid takes its own."""
+    Of its own minor version pwgrid takes its own. Raises OSError when no descriptor is free."""
     found: dict[str, Driver] = {}
     for driver in sorted(_drivers_in(directories), key=lambda each: order_of(each.version)):
         found[driver.minor] = driver
@@ -95,8 +96,10 @@ def _drivers_in(directories: tuple[Path, ...]) -> Iterator[Driver]:
     for directory in reversed(directories):  # where two have the same version, the first one counts
         try:
             names = os.listdir(directory)
-        except OSError:  # there are none, or this user may not look
-            continue
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # else it would seem that all drivers have been removed
+                raise
+            continue  # there are none, or this user may not look
         leaving = {name.removeprefix(_LEAVING) for name in names if name.startswith(_LEAVING)}
         for name in names:
             if minor_of(name) in leaving:

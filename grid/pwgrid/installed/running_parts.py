@@ -80,12 +80,13 @@ class RunningParts:
         self.browsers[pool.name] = find_for_pool(pool, settings)
 
     def look_for_versions(self, settings: Settings) -> bool:
-        """Whether `versions` has changed, since somebody has installed or removed a driver."""
+        """Whether `versions` has changed, since somebody has installed or removed a driver. Raises OSError, with
+        nothing changed, when no descriptor is free."""
         changed_at = _changed_at(settings)
         if changed_at == self._drivers_changed_at:
             return False
-        before = self.versions
-        self._drivers_changed_at, self.versions = changed_at, _installed_versions(settings)
+        before, self.versions = self.versions, _installed_versions(settings)
+        self._drivers_changed_at = changed_at
         return self.versions != before
 
     def describe(self, settings: Settings) -> dict[str, Any]:

@@ -98,6 +98,14 @@ class Child:
         """Seconds since boot; together with the pid it is unique. 0 if the process ended before this was first read."""
         return create_time(self.pid) or 0.0
 
+    @property
+    def lives(self) -> bool:
+        """Whether it has not ended, also where that was not told yet."""
+        ended = select.poll()
+        if not self.has_ended:
+            ended.register(self._pidfd, select.POLLIN)
+        return not self.has_ended and not ended.poll(0)
+
     def watch(self, on_exit: Callable[[Exit], None]) -> None:
         """Call `on_exit` when it has ended, is reaped, and its pidfd is closed; or when SIGKILL has not ended it within
         KILL_S, and it is left to the kernel. If it has ended already, that is told in the next turn of the loop."""
@@ -159,11 +167,7 @@ class Child:
         try:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:  # adopted: its parent is init, or another subreaper
-            if self.has_ended:
-                return None
-            ended = select.poll()
-            ended.register(self._pidfd, select.POLLIN)
-            return Exit(None, was_killed=self._was_killed) if ended.poll(0) else None
+            return None if self.has_ended or self.lives else Exit(None, was_killed=self._was_killed)
         if not pid:
             return None
         return Exit(os.waitstatus_to_exitcode(status), was_killed=self._was_killed)

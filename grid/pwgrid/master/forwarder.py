@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -22,6 +23,11 @@ log = structlog.get_logger()
 
 LEAVE_S: Final = 10.0
 """Time to leave its sessions to a successor; they go on all the same if it is killed."""
+
+HAS_ALL_S: Final = 5.0
+"""How long this process waits for a forwarder before it ends or executes itself: a start takes a second at the most."""
+
+_LOOK_S: Final = 0.02
 
 _QUICKLY: Final = replace(NO_DEATHS, cap_s=1.0)
 """While there is no forwarder, the sessions of all clients of other hosts' workers stand still."""
@@ -82,6 +88,22 @@ class ForwarderChild(RestartedChild):
         self._leaves = True
         self._child.end_by(math.inf, self._loop.now() + LEAVE_S)
         self.parked.tell("leave", {})
+
+    def once_it_has_all(self, then: Callable[[], None]) -> None:
+        """Call `then`, which ends this process or executes it anew, now or when the forwarder has all sessions that are
+        parked here: they would end with this process. After HAS_ALL_S it is called all the same."""
+        self._look(then, self._loop.now() + HAS_ALL_S)
+
+    def _look(self, then: Callable[[], None], until: float) -> None:
+        self.parked.read_what_is_left()
+        has_ended = self._child is not None and not self._child.lives
+        has_all, now = self.parked.are_with_forwarder and not (self._leaves or has_ended), self._loop.now()
+        if not has_all and now < until:
+            self._loop.call_at(now + _LOOK_S, lambda: self._look(then, until))
+            return
+        if not has_all:
+            log.error("forwarded_sessions_lost", sessions=len(self.parked), after_s=HAS_ALL_S)
+        then()
 
     def tell(self, name: str, data: Frame) -> None:
         """Send it a command, if it is connected."""

@@ -55,8 +55,9 @@ def _newest(states: Sequence[ChildState]) -> tuple[ChildState | None, list[Child
 @dataclass(frozen=True, slots=True)
 class KeptOpen:
     """What the master keeps while it executes itself anew. `listeners`, `lock`, `control`, `lifeline` and `ipc` (by
-    worker id, until adopted) are descriptors; `pools` are the wanted workers of scaled pools. `is_nohup`: SIGHUP was
-    ignored when the grid was started, which nobody can see any more once it is handled.
+    worker id, until adopted) are descriptors; `pools` are the wanted workers of scaled pools, `configured` what the
+    configuration said of these. `is_nohup`: SIGHUP was ignored when the grid was started, which nobody can see any more
+    once it is handled.
 
     Another version reads it: it may know fewer fields, or more, which have defaults therefore."""
 
@@ -69,6 +70,7 @@ class KeptOpen:
     port: int
     started_at: float
     is_nohup: bool = False
+    configured: dict[str, int] = field(default_factory=dict)
 
     def fds(self) -> list[int]:
         lifeline = [] if self.lifeline is None else [self.lifeline]

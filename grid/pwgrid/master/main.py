@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
 from typing import Final
 
 import structlog
@@ -85,7 +84,9 @@ class Master:
         services = Services(self._proxies, self._forwarder, self._tls, self._redis)
         self._reports = Reports(config, self._workers, services, self._memory, self._shutdown)
         self._reload = Reload(loop, config, files, self._workers, services)
-        self._version_change = VersionChange(loop, config, self._workers, self._proxies, self._execute)
+        self._version_change = VersionChange(
+            loop, config, self._workers, self._proxies, self._execute, self._forwarder.once_it_has_all
+        )
         self._requests = Requests(
             config, self._workers, self._shutdown, self._reload, self._version_change, self._reports, self.stop
         )
@@ -149,6 +150,11 @@ class Master:
             log.warning("detach_refused", reason="the grid is stopping")
             return
         self._version_change.cancel(_DETACHED)
+        self._forwarder.once_it_has_all(self._detach_now)
+
+    def _detach_now(self) -> None:
+        if self._shutdown.is_stopping:  # asked for since
+            return
         settings = self._config.settings
         for send in (self._proxies.tell_all, self._workers.tell_all, self._forwarder.tell, self._tls.tell_all):
             send("detached", {"graceS": settings.detach_grace})
@@ -296,7 +302,7 @@ class Master:
         self._tls.adopt(leftovers)
         self._workers.adopt(leftovers.workers)
         if self._config.kept_open is not None:
-            self._scale_again(self._config.kept_open.pools)
+            self._scale_again(self._config.kept_open)
             self._version_change.replace_children()
             self._forwarder.replace()
             self._tls.replace()
@@ -306,22 +312,24 @@ class Master:
             about = {"workerId": state.name, "browserType": state.browser_type, "reason": _BEFORE_US.as_data()}
             self._proxies.send("worker_lost", about)
 
-    def _scale_again(self, scaled: Mapping[str, int]) -> None:
-        """Scale the pools as they were before this process executed itself."""
-        for name, workers in scaled.items():
+    def _scale_again(self, kept: KeptOpen) -> None:
+        """Scale the pools as they were before this process executed itself, unless their numbers in the configuration
+        have changed since."""
+        for name, workers in kept.pools.items():
             pool = self._workers.pools.get(name)
-            if pool is None:
+            if pool is None or kept.configured.get(name, pool.settings.workers) != pool.settings.workers:
                 continue
             try:
                 if workers > pool.workers == 0:
                     self._config.parts.prepare_pool(self._config.settings, pool.settings)
                 pool.scale(workers)
-            except GridError as error:  # its browser has just been removed
+            except (GridError, OSError) as error:  # its browser has just been removed, or no descriptor is free
                 log.error("pool_not_scaled", pool=name, reason=str(error))
 
     def _execute(self) -> None:
         """Become the new code. Children reconnect to it: they wait in the control socket's queue until it accepts."""
-        config, pools = self._config, self._workers.pools.items()
+        config = self._config
+        scaled = {name: pool for name, pool in self._workers.pools.items() if pool.workers != pool.settings.workers}
         workers = self._workers.by_id.values()
         kept = KeptOpen(
             listeners=tuple(listener.fileno() for listener in self._proxies.current.listeners),
@@ -329,7 +337,8 @@ class Master:
             control=self._control.fd,
             ipc={each.worker_id: each.ipc.fileno() for each in workers if each.ipc and each.life.has_process},
             lifeline=config.lifeline_fd,
-            pools={name: pool.workers for name, pool in pools if pool.workers != pool.settings.workers},
+            pools={name: pool.workers for name, pool in scaled.items()},
+            configured={name: pool.settings.workers for name, pool in scaled.items()},
             port=config.settings.port,
             started_at=self._reports.started_at,
             is_nohup=self._is_nohup,

@@ -59,6 +59,11 @@ class ParkedSessions:
         """How many sessions are parked."""
         return len(self._parked)
 
+    @property
+    def are_with_forwarder(self) -> bool:
+        """Whether the forwarder has all that is parked, or nothing is."""
+        return not self._parked or (self._link is not None and not self._unsent)
+
     def attach(self, link: socket.socket, init: bytes) -> None:
         """Take the forwarder's connection. One that is new gets all that is parked; any other one knows better, and
         parks everything anew. Raises ProtocolError."""
@@ -88,9 +93,13 @@ class ParkedSessions:
 
     def drop_link(self) -> None:
         """Take what a forwarder has said before it ended, and close the link. Idempotent."""
+        self.read_what_is_left()
+        self._close_link()
+
+    def read_what_is_left(self) -> None:
+        """Take all that the forwarder has said so far; its end, too."""
         while self._link is not None and self._read_once():
             pass
-        self._close_link()
 
     def clear(self) -> None:
         """Let go of everything that is parked."""
@@ -105,8 +114,7 @@ class ParkedSessions:
     # What comes
 
     def _on_ready(self) -> None:
-        while self._link is not None and self._read_once():
-            pass
+        self.read_what_is_left()
         self._flush()
 
     def _read_once(self) -> bool:

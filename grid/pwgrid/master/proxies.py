@@ -23,6 +23,7 @@ from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.leftovers import Leftovers
 from pwgrid.master.policy import validate_reports
+from pwgrid.master.policy.backoff import Backoff
 from pwgrid.runtime.child_arguments import ProxyArguments
 from pwgrid.runtime.child_files import RETIRING, ChildState
 
@@ -30,6 +31,9 @@ log = structlog.get_logger()
 
 START_S: Final = 20.0
 """A new proxy that does not listen after so long is killed; the old one stays."""
+
+TRIES: Final = Backoff(first_s=1.0, cap_s=60.0)
+"""When a replacement that has failed is tried again."""
 
 STOP_GRACE_S: Final = 5.0
 RETIRE_GRACE_S: Final = 30.0
@@ -130,8 +134,15 @@ class ProxyChild(RestartedChild):
             for each in reconnect.sockets:
                 each.close()
         else:
-            self.listeners = self._config.listeners.completed(tuple(reconnect.sockets))
+            self.listeners = tuple(reconnect.sockets)
         return True
+
+    def complete_listeners(self) -> None:
+        """Add to its listening sockets what the settings need besides, if it has any. Raises OSError."""
+        try:
+            self.listeners = self._config.listeners.completed(self.listeners)
+        except GridError as error:
+            raise OSError(errno.EADDRINUSE, str(error)) from None
 
     def _end(self, command: str, term_at: float) -> None:
         self.stop_by(term_at, term_at + STOP_GRACE_S)
@@ -144,6 +155,7 @@ class ProxyChild(RestartedChild):
                 self.listeners = self._config.listeners.open()
             except GridError as error:
                 raise OSError(errno.EADDRINUSE, str(error)) from None
+        self.complete_listeners()
         config, common = self._config, self._config.common()
         child, control = fork_linked(
             self._loop,
@@ -219,12 +231,24 @@ class Proxies:
         self._leaving: list[ProxyChild] = []
         self._late = loop.timer(lambda: self._replaced(f"it does not listen after {START_S:g} s"))
         self._wanted: Reason[WorkerEnd] | None = None
+        self._under_way: Reason[WorkerEnd] | None = None
+        """Why `_coming` comes."""
         self._then: Callable[[], None] | None = None
+        self._started_at = 0.0
+        self._tries = TRIES
+        self._outdated_pid: int | None = None
+        """The current one's pid when its replacement failed."""
+        self._again = loop.timer(lambda: None)  # `go_on_replacing` follows each timer
+
+    @property
+    def is_to_be_replaced(self) -> bool:
+        """Whether a replacement is asked for or under way, or will be tried again since it has failed."""
+        return self._wanted is not None or self._coming is not None
 
     @property
     def is_being_replaced(self) -> bool:
-        """Whether a replacement is asked for or under way."""
-        return self._wanted is not None or self._coming is not None
+        """The same, but not while it only waits to be tried again: new code may be what it needs."""
+        return self._coming is not None or (self._wanted is not None and not self._tries.deaths)
 
     def waiting(self) -> Frame:
         """How many clients wait for a slot in all proxies, in total and by run."""
@@ -250,19 +274,27 @@ class Proxies:
 
     def replace(self, reason: Reason[WorkerEnd], then: Callable[[], None] | None = None) -> None:
         """Start a new proxy, and retire the current one when it listens; `then` is called when it does, or has
-        failed."""
+        failed. After a failure it is tried again, until the current one has ended: what is started then is new."""
+        self._forget_failures()
         self._wanted = reason
         self._then = then or self._then
 
     def go_on_replacing(self) -> None:
         """Take the next step of a replacement, if it can be taken now. Call it after each turn of the loop."""
+        now = self._loop.now()
+        if self._tries.deaths and self.current.pid != self._outdated_pid:
+            self._wanted = None
+            self._forget_failures()
         if self._coming is not None:
             if self._coming.listening or self._coming.problem is not None:
                 self._replaced(None if self._coming.listening else self._coming.problem)
-        elif self._wanted is not None and self.current.listening and self.current.listeners:
+        elif self._wanted is None or now < self._tries.not_before:
+            pass
+        elif self.current.listening and self.current.listeners:
             log.info("proxy_replacing", pid=self.current.pid, reason=str(self._wanted))
-            self._wanted = None
-            self._late.arm(self._loop.now() + START_S)
+            self._under_way, self._wanted = self._wanted, None
+            self._started_at = now
+            self._late.arm(now + START_S)
             self._coming = self._make(self.current.listeners)
             self._coming.start()
         for each in self._leaving:
@@ -305,7 +337,15 @@ class Proxies:
 
     def attach(self, reconnect: Reconnect) -> bool:
         """Take a proxy's new connection; False when it is none of these proxies."""
-        return any(each.pid == reconnect.pid and each.attach(reconnect) for each in self._all())
+        proxy = next((each for each in self._all() if each.pid == reconnect.pid), None)
+        if proxy is None or not proxy.attach(reconnect):
+            return False
+        if proxy is self.current:  # one that ends must not take the place of the current one's sockets
+            try:
+                proxy.complete_listeners()
+            except OSError as error:  # the next proxy to be forked tries again
+                log.error("listener_not_opened", reason=error.strerror or str(error))
+        return True
 
     def _is_silent(self, proxy: ProxyChild) -> None:
         """A successor accepts on the same sockets at once, where clients wait already; one that is not current, or
@@ -328,16 +368,29 @@ class Proxies:
             else:
                 self._retire(self.current)
             self.current = coming
+            self._forget_failures()
             log.info("proxy_replaced", pid=coming.pid)
         else:
-            log.error("proxy_not_replaced", reason=problem)
             coming.kill()
             self._leaving.append(coming)
             if self.current.is_still_silent():
                 self.current.kill_silent()
+            self._try_again(problem)
         then, self._then = self._then, None
         if then is not None:
             then()
+
+    def _try_again(self, problem: str) -> None:
+        now = self._loop.now()
+        self._wanted = self._wanted or self._under_way
+        self._outdated_pid = self.current.pid
+        self._tries = self._tries.died(now, problem, self._started_at)
+        self._again.arm(self._tries.not_before)
+        log.error("proxy_not_replaced", reason=problem, retry_s=self._tries.retry_s(now))
+
+    def _forget_failures(self) -> None:
+        self._tries, self._outdated_pid = TRIES, None
+        self._again.cancel()
 
     def _retire(self, proxy: ProxyChild) -> None:
         proxy.retire()
@@ -346,6 +399,7 @@ class Proxies:
     def _end_replacement(self) -> None:
         self._late.cancel()
         self._wanted = self._then = None
+        self._forget_failures()
         if self._coming is not None:
             self._leaving.append(self._coming)
             self._coming = None

@@ -68,7 +68,7 @@ class Reload:
     def answer_if_known(self) -> None:
         """Answer the reloads that wait for the proxy, if it has the configuration: also its own settings, such as the
         token. Call it after each turn of the loop."""
-        if self._unanswered and self._proxies.know_configuration() and not self._proxies.is_being_replaced:
+        if self._unanswered and self._proxies.know_configuration() and not self._proxies.is_to_be_replaced:
             self._answer(proxy_knows=True)
 
     def _answer(self, *, proxy_knows: bool) -> None:

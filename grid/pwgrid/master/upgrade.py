@@ -37,16 +37,24 @@ _REASON_CHARACTERS: Final = 2000
 
 
 class VersionChange:
-    """Does one version change at a time. `execute()` becomes the new code, or raises OSError."""
+    """Does one version change at a time. `execute()` becomes the new code, or raises OSError. `when_possible` calls
+    what it gets when that may be done."""
 
     def __init__(
-        self, loop: Loop, config: MasterConfig, workers: Workers, proxies: Proxies, execute: Callable[[], None]
+        self,
+        loop: Loop,
+        config: MasterConfig,
+        workers: Workers,
+        proxies: Proxies,
+        execute: Callable[[], None],
+        when_possible: Callable[[Callable[[], None]], None],
     ) -> None:
         self._loop = loop
         self._config = config
         self._workers = workers
         self._proxies = proxies
         self._execute = execute
+        self._when_possible = when_possible
         self._output = config.runtime.directory / "check.log"
         self._check: Child | None = None
         self._answer = Deferred()
@@ -104,11 +112,17 @@ class VersionChange:
             self._output.unlink(missing_ok=True)
         if self._check is not check:
             return
-        self._check = None
         if problem is not None:
+            self._check = None
             log.error("version_change_refused", reason=problem)
             self._answer.refuse(f"the new code does not load, so the old one stays: {problem}")
             return
+        self._when_possible(lambda: self._become_new(check))
+
+    def _become_new(self, check: Child) -> None:
+        if self._check is not check:  # given up meanwhile
+            return
+        self._check = None
         log.info("upgrade_executing")
         workers = sum(worker.life.is_capacity for worker in self._workers.by_id.values())
         self._answer.reply({"workers": workers, "from": __version__})

@@ -56,7 +56,7 @@ class SessionRecordWriter:
         self._under_way: dict[asyncio.Task[None], _UnwrittenUpdate] = {}
         self._replaying = asyncio.Lock()
         self.fault: RegistryUnavailable | None = None
-        """Why the last `flush` that returned False could not write everything."""
+        """Why the last flush that returned False could not write everything."""
 
     def __repr__(self) -> str:
         return f"<SessionRecordWriter kept={len(self._kept)} under_way={len(self._under_way)}>"
@@ -69,9 +69,7 @@ class SessionRecordWriter:
             self._keep(kept)
             self._on_kept(update)
             return
-        task = asyncio.create_task(self._write_now(kept))
-        self._under_way[task] = kept
-        task.add_done_callback(self._under_way.pop)
+        self._start(kept)
 
     def keep(self, update: SessionUpdate) -> None:
         """Keeps the update for `flush`."""
@@ -89,18 +87,29 @@ class SessionRecordWriter:
     async def flush(self) -> bool:
         """Writes what is kept. Returns True when everything is written and no write is under way, False when Redis is
         away."""
-        while True:
-            while self._under_way:
-                await asyncio.wait(self._under_way)
-            if not await self._replay():
-                return False
+        while await self.flush_so_far():
             if not self._under_way and not self._kept:
                 return True
+        return False
+
+    async def flush_so_far(self) -> bool:
+        """The same for what was noted before this call: it does not wait for what comes meanwhile."""
+        if self._under_way:
+            await asyncio.wait([*self._under_way])
+        return await self._replay()
+
+    def _start(self, kept: _UnwrittenUpdate) -> None:
+        task = asyncio.create_task(self._write_now(kept))
+        self._under_way[task] = kept
+        task.add_done_callback(self._under_way.pop)
 
     async def _replay(self) -> bool:
+        """Writes what is kept now, and starts to write what is kept by then."""
         async with self._replaying:
-            while self._kept:
-                batch = [self._kept.popitem(last=False)[1] for _ in range(min(_AT_ONCE, len(self._kept)))]
+            left = len(self._kept)
+            while left and self._kept:
+                batch = [self._kept.popitem(last=False)[1] for _ in range(min(_AT_ONCE, left, len(self._kept)))]
+                left -= len(batch)
                 unwritten = batch
                 try:
                     faults = await asyncio.gather(*(self._attempt(kept.update) for kept in batch))
@@ -114,6 +123,8 @@ class SessionRecordWriter:
                 if unwritten:
                     self.fault = next(filter(None, faults))
                     return False
+            while self._kept:  # what comes from here on is written behind these
+                self._start(self._kept.popitem(last=False)[1])
         return True
 
     async def _write_now(self, kept: _UnwrittenUpdate) -> None:

@@ -179,7 +179,7 @@ class RegistrySync:
         """Writes what was kept, then sends one heartbeat; registers again if Redis has lost the worker. Raises
         RegistryUnavailable, and makes the next one due soon: no event tells when a Redis that answers takes writes."""
         self._is_refused = True
-        if not await self._writer.flush():
+        if not await self._writer.flush_so_far():
             assert self._writer.fault is not None
             raise self._writer.fault
         lifetime = None if self._boot.adopt_node_pid else self._slots.lifetime

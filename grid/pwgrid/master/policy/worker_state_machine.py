@@ -304,8 +304,10 @@ class WorkerLife:
         """It is silent or late: from now on it is no capacity, and what it says is ignored. `taken_over`: a successor
         gets its browser server, which lives."""
         self._advance_phase(PhaseEvent.IS_GIVEN_UP)
-        news = self._gets_taken_over(reason) if taken_over else self._gets_lost(reason)
-        return [Action.CUT_LINK, *news, Action.END_PROCESS]
+        if taken_over:
+            # Killed at once: one that woke now would end leases, and cut sessions, that are its successor's.
+            return [Action.CUT_LINK, *self._gets_taken_over(reason), Action.KILL_PROCESS]
+        return [Action.CUT_LINK, *self._gets_lost(reason), Action.END_PROCESS]
 
     def takes_too_much_memory(self, reason: Reason[WorkerEnd]) -> list[Action]:
         """It takes more memory than any worker may."""

@@ -90,9 +90,10 @@ class CleanUp:
                 self._cannot_be_killed(worker_id, worker, now)
 
     def _nothing_is_left(self, worker_id: str, worker: _DeadWorker) -> None:
-        del self._dead[worker_id]
+        """Raises OSError, and is to be called again then."""
         if self._runtime.remove_worker_dir(worker_id):
             log.debug("worker_directory_removed", worker=worker_id)
+        del self._dead[worker_id]
         if worker.is_over:
             log.info("processes_ended_after_all", worker=worker_id)
         else:

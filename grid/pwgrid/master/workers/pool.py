@@ -272,7 +272,7 @@ class Pool:
             "earlyDeaths": self.backoff.deaths,
             "kept": sum(worker.kept for worker in self.members),
             "ownBrowsers": sum(worker.own_browsers for worker in self.members),
-            "lowered": sum(each.is_running() for worker in self.members for each in worker.lowered_browsers),
+            "lowered": sum(_runs(each) for worker in self.members for each in worker.lowered_browsers),
         }
         return {"browserType": self.settings.browser_type, **memory, **now, **self.tally.as_data()}
 
@@ -298,3 +298,11 @@ class Pool:
         served_s = now - worker.warm_since
         started_since = worker.forked_at >= self.backoff.died_at
         return started_since and self.backoff.is_healthy(served_s, worker.lifetime + worker.launches)
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether it runs; true where that cannot be found out."""
+    try:
+        return process.is_running()
+    except OSError:  # no descriptor is free: psutil reads a file
+        return True

@@ -121,7 +121,12 @@ class Workers:
         return look_at
 
     def _look_for_versions(self) -> None:
-        if self._config.parts.look_for_versions(self._config.settings):
+        try:
+            are_new = self._config.parts.look_for_versions(self._config.settings)
+        except OSError as error:  # no descriptor is free
+            log.warning("playwright_versions_not_looked_for", reason=error.strerror or str(error))
+            are_new = False
+        if are_new:
             log.info("playwright_versions", versions=", ".join(self._config.parts.versions))
             self.follow_settings()
         self._versions.arm(self._loop.now() + LOOKS_FOR_VERSIONS_S)
@@ -130,7 +135,7 @@ class Workers:
         """Find what the workers of a pool need, before the first of them is started. Returns what is missing."""
         try:
             self._config.parts.prepare_pool(self._config.settings, pool.settings)
-        except GridError as error:
+        except (GridError, OSError) as error:  # it reads files: no descriptor may be free
             log.error("pool_not_prepared", pool=pool.name, reason=str(error))
             return str(error)
         return None
