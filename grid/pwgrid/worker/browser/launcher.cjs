@@ -34,7 +34,7 @@ if (options.codeCache)
 
 const { CdpConnection, CdpFront } = require('./cdp/cdp_front.cjs');
 const { LoopbackPorts } = require('./guard/loopback_ports.cjs');
-const { Clients } = require('./clients/client_cleanup.cjs');
+const { Clients } = require('./clients/clients.cjs');
 const { confineProcesses } = require('./units/confined_processes.cjs');
 const { answer, kConnection } = require('./sessions/connection.cjs');
 const { ErrorCounts } = require('./error_counts.cjs');

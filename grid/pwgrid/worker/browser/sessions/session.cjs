@@ -17,7 +17,7 @@ class Session {
     this.clientFields = clientFields; // what the worker was told of the client
     this.keepS = keepS;
     this.connections = new Set(); // of class Connection, that are not over
-    this.client = null; // of class Client (client_cleanup.cjs), if it speaks Playwright's protocol
+    this.client = null; // of class Client (client.cjs), if it speaks Playwright's protocol
     this.cdp = null; // of class CdpFront, if it speaks CDP
     this.by = '';
     this.kind = ''; // of the end's reason (EndReason in pwgrid/common/reasons.py); set once: the first one counts
