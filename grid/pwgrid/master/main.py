@@ -293,7 +293,7 @@ class Master:
     # After another master, and before the next one
 
     def _adopt(self, leftovers: Leftovers) -> None:
-        """Adopt what another master left. What cannot be used was ended already (find_leftovers.py)."""
+        """Adopt what another master left. What cannot be used was ended already (leftovers.py)."""
         if leftovers.redis is not None and self._redis is not None:
             self._redis.adopt(leftovers.redis)
         self._proxies.adopt(leftovers)
