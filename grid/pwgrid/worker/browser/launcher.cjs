@@ -48,7 +48,7 @@ const { webSocketOf } = require('./playwright/web_sockets.cjs');
 const { INTERNAL_ERROR, Session } = require('./sessions/session.cjs');
 const { watchTimeouts } = require('./sessions/session_timeouts.cjs');
 const { Unit } = require('./units/unit.cjs');
-const { WorkMark } = require('./work_mark.cjs');
+const { SessionInWork } = require('./session_in_work.cjs');
 
 const MOST_CLIENTS = 64; // of one session in CDP: it has one slot, however many they are
 const STOP_GRACE_MS = 5_000; // for the browser to close by itself, unless `stop` says otherwise
@@ -70,9 +70,9 @@ const unacknowledged = new Map(); // idx -> `closed` message
 let closedIdx = 0;
 let written = Promise.resolve(); // done when the last message is written
 const errors = new ErrorCounts(say);
-const workMark = new WorkMark(options.inWork);
+const sessionInWork = new SessionInWork(options.inWork);
 const server = { // what every session gets
-  options, workMark, isStopping: () => stopping !== null, mayKeep: () => process.connected && !stopping, onOver,
+  options, sessionInWork, isStopping: () => stopping !== null, mayKeep: () => process.connected && !stopping, onOver,
   onKept: session => say({ say: 'kept', session: session.id, keptS: session.keptTime.leftS }),
   onResumed: session => say({ say: 'resumed', session: session.id }),
 };

@@ -51,7 +51,7 @@ class Clients {
   // Runs `handle`, in which Playwright handles this message of a unit's browser.
   workOn(unit, message, handle) {
     const client = unit.owners.of(message);
-    client?.session.server.workMark.begins(client.session.id);
+    client?.session.server.sessionInWork.begins(client.session.id);
     return this.eventOf.run(client, handle);
   }
 

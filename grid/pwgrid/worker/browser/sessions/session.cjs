@@ -8,8 +8,8 @@ const GOING_AWAY = 1001;
 const INTERNAL_ERROR = 1011;
 
 class Session {
-  // `server`: { options, workMark, isStopping(), mayKeep(), onKept(session), onResumed(session), onOver(session, report) }. `unit`: whose
-  // browser it gets. `keepS`: for how long it is kept when its last client has gone.
+  // `server`: { options, sessionInWork, isStopping(), mayKeep(), onKept(session), onResumed(session), onOver(session, report) }.
+  // `unit`: whose browser it gets. `keepS`: for how long it is kept when its last client has gone.
   constructor(id, server, unit, { clientFields, keepS = 0 } = {}) {
     this.id = id;
     this.server = server;
