@@ -18,8 +18,7 @@ import pytest
 
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.master.child_files import ChildFileWriter
-from pwgrid.master.find_leftovers import find_leftovers
-from pwgrid.master.leftovers import KeptOpen
+from pwgrid.master.leftovers import KeptOpen, find_leftovers
 from pwgrid.master.workers.workers import Workers
 from pwgrid.runtime.browser_process_tree import kill_below
 from pwgrid.runtime.child_files import ChildState
@@ -107,7 +106,7 @@ for pid in sys.argv[1:]:
 def test_children_of_another_redis_are_asked_to_end_all_at_once(
     runtime: RuntimeDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pwgrid.master.find_leftovers.END_S", 2.0)
+    monkeypatch.setattr("pwgrid.master.leftovers.END_S", 2.0)
     deaf = [subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE) for _ in range(4)]
     others = [str(each.pid) for each in deaf[1:]]
     last = subprocess.Popen([sys.executable, "-c", ENDS_OTHERS, *others], stdout=subprocess.PIPE)

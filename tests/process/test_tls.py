@@ -494,7 +494,7 @@ def test_hosts_reach_each_other_over_tls(redis: RedisServer, tmp_path: Path) -> 
             assert read_exactly(forwarded, MIB) == content
             os.kill(first.grid.ask("status")["forwarder"]["pid"], signal.SIGKILL)
             assert goes_on(forwarded)
-            assert first.grid.command("upgrade", "--force").returncode == 0  # which replaces the way out, too
+            assert first.grid.command("upgrade", "--force").returncode == 0  # which replaces the TLS process, too
             assert goes_on(forwarded)
             (there,) = [each for each in first.live() if each["host"] == second.name]
             is_shown(first, second, there)
@@ -502,7 +502,7 @@ def test_hosts_reach_each_other_over_tls(redis: RedisServer, tmp_path: Path) -> 
             assert raw.read_all(forwarded).startswith(b"\x88")
             forwarded.close()
             eventually(lambda: hosts_of_sessions(first) == [first.name], "it has ended")
-            with first.session() as again:  # by the new way out
+            with first.session() as again:  # by the new TLS process
                 assert goes_on(again)
                 again.sendall(GOODBYE)
             assert goes_on(own)

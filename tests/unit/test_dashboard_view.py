@@ -8,7 +8,7 @@ import pytest
 from pwgrid.proxy.dashboard.feed import MOST_EVENTS, MOST_SAMPLES, Recent, RecentEvents, Sample
 from pwgrid.proxy.policy.fair_line import Waiting
 from pwgrid.proxy.policy.page_content import Event, Sources, changes, happened, session_end, view
-from pwgrid.proxy.policy.whole_pools import WholePool
+from pwgrid.proxy.policy.pools_of_all_hosts import WholePool
 from pwgrid.proxy.roster import PoolView, Roster, WorkerView
 from tests.support.state_frames import told_of_pool
 

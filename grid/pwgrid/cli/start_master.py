@@ -20,8 +20,7 @@ from pwgrid.common.grid_url import without_secrets
 from pwgrid.forwarder.main import run_forwarder
 from pwgrid.installed.running_parts import RunningParts, log_warnings
 from pwgrid.master.config import Listeners, MasterConfig, Roles
-from pwgrid.master.find_leftovers import find_leftovers
-from pwgrid.master.leftovers import KeptOpen
+from pwgrid.master.leftovers import KeptOpen, find_leftovers
 from pwgrid.master.listener import inherited_listeners, open_listener, open_private
 from pwgrid.master.main import Master
 from pwgrid.master.upgrade import kept_open

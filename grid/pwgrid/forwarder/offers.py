@@ -19,9 +19,9 @@ from pwgrid.common.grid_url import GridUrl
 from pwgrid.common.packet_server import PROMISE_AGAIN_S, PROMISE_S, Action, PacketServer
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.tcp_options import tune
+from pwgrid.forwarder.ask_tls_process import AskedTlsProcess, Connected
 from pwgrid.forwarder.loop import ENDED, Loop
 from pwgrid.forwarder.resolve import Address, Found, Resolver
-from pwgrid.forwarder.tls_line import AskedTlsProcess, Connected
 from pwgrid.runtime.directory import TLS_OUT_SOCKET
 
 LINE_BYTES: Final = 4096

@@ -19,7 +19,6 @@ from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.parking import NAME as FORWARDER
 from pwgrid.control.server import ControlServer, Reconnect
-from pwgrid.master.browser_priorities import BrowserPriorities
 from pwgrid.master.child import become_subreaper
 from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.config import MasterConfig
@@ -30,6 +29,7 @@ from pwgrid.master.memory_watch import MemoryWatch
 from pwgrid.master.operator_requests import Requests
 from pwgrid.master.policy.worker_plan import Limits
 from pwgrid.master.policy.worker_state_machine import Purpose
+from pwgrid.master.processor_watch import ProcessorWatch
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.reload import Reload
 from pwgrid.master.reports import Reports
@@ -80,7 +80,7 @@ class Master:
         self._tls = TlsProcesses(loop, config, files, lambda: self._proxies.current.listeners)
         self._workers = Workers(loop, config, files, self._proxies)
         self._memory = MemoryWatch(config, self._workers)
-        self._priorities = BrowserPriorities(loop, config, self._workers)
+        self._processors = ProcessorWatch(loop, config, self._workers)
         services = Services(self._proxies, self._forwarder, self._tls, self._redis)
         self._reports = Reports(config, self._workers, services, self._memory, self._shutdown)
         self._reload = Reload(loop, config, files, self._workers, services)
@@ -293,7 +293,7 @@ class Master:
     # After another master, and before the next one
 
     def _adopt(self, leftovers: Leftovers) -> None:
-        """Adopt what another master left. What cannot be used was ended already (find_leftovers.py)."""
+        """Adopt what another master left. What cannot be used was ended already (leftovers.py)."""
         if leftovers.redis is not None and self._redis is not None:
             self._redis.adopt(leftovers.redis)
         self._proxies.adopt(leftovers)

@@ -13,7 +13,8 @@ from pwgrid.common.types import Isolation
 from pwgrid.common.worker_lifecycle import NOT_ENDED, WITH_BROWSER
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.memory_readings import MIB, available_mib, cgroup_problem, memory_bytes, rss_bytes
-from pwgrid.master.policy.host_memory import HostGuard, oldest_kept, room_for
+from pwgrid.master.policy.end_for_memory import EndBrowser, Otherwise, ends_of_worker, oldest_kept
+from pwgrid.master.policy.host_memory import HostGuard, room_for
 from pwgrid.master.policy.worker_limits import MEMORY_LIMIT, expires_at, over_hard, recycle_reason, renewed_after
 from pwgrid.master.workers.worker import Worker
 from pwgrid.master.workers.workers import Workers
@@ -25,9 +26,6 @@ log = structlog.get_logger()
 NO_ROOM: Final = (
     "the host has no memory for another worker: wait until others have ended, or have a smaller MIN_HOST_AVAILABLE_MIB"
 )
-
-GOING_S: Final = 5.0
-"""How long a browser that was told to end may take for that; then its worker is killed."""
 
 
 class MemoryWatch:
@@ -93,20 +91,16 @@ class MemoryWatch:
                 self._mark(worker, now)
 
     def _is_spared(self, worker: Worker, table: Table, now: float, reason: str) -> bool:
-        """Have less of it end than all: its kept sessions, then the session with the largest browser, if it has that
-        alone. Returns False if there is nothing left to try."""
+        """Have less of it end than all: its kept sessions, then a browser. Returns False if nothing is left to try."""
         if worker.end_all_kept(reason):
             return True
         if worker.link is None:
             return False
         sizes = self._sizes_of_browsers(worker.launched.get("nodePid", 0), table)
-        if going := [at for pid, at in worker.ended_browsers.items() if pid in sizes]:
-            return now < max(going) + GOING_S
-        largest = max(sizes, key=sizes.__getitem__, default=None)
-        if largest is None or largest == self._shared_browser(worker):
-            return False
-        worker.end_browser(largest, now, reason)
-        return True
+        ends = ends_of_worker(sizes, self._shared_browser(worker), worker.ended_browsers, now)
+        if isinstance(ends, EndBrowser):
+            worker.end_browser(ends.pid, now, reason)
+        return ends is not Otherwise.END_WORKER
 
     def _shared_browser(self, worker: Worker) -> int | None:
         """The pid of the browser that sessions of this worker share, if it has one. What the worker has told of its

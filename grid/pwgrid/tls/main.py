@@ -29,7 +29,7 @@ from pwgrid.runtime.last_child_ends_grid import end_grid_if_last, workers_end
 from pwgrid.settings.model import Settings
 from pwgrid.tls.door import TlsDoor
 from pwgrid.tls.files import CertificateFiles
-from pwgrid.tls.way_out import WayOut
+from pwgrid.tls.to_other_hosts import ToOtherHosts
 
 log = structlog.get_logger()
 
@@ -59,9 +59,9 @@ class TlsProcess:
             self.files = CertificateFiles(settings.tls_cert, settings.tls_key, self.kernel)
             inner, by_kernel = boot.runtime / TLS_SOCKET, self.kernel is not None
             self.door = TlsDoor(boot.listeners, inner, self.files, _room(), self._changed, by_kernel=by_kernel)
-        self.way_out: WayOut | None = None
+        self.to_other_hosts: ToOtherHosts | None = None
         if settings.host_name():
-            self.way_out = _way_out(boot, self._changed)
+            self.to_other_hosts = _to_other_hosts(boot, self._changed)
         for listener in boot.listeners:
             tune(listener, settings.session_ping_timeout)
         self._stop = asyncio.Event()
@@ -89,8 +89,8 @@ class TlsProcess:
         self._background_tasks.start(self._keep_looking(), "certificate")
         if self.door is not None:
             self.door.open()
-        if self.way_out is not None:
-            self.way_out.open()
+        if self.to_other_hosts is not None:
+            self.to_other_hosts.open()
         log.info("tls_started", pid=os.getpid(), **self._kernel_view())
         self.control.push_state(self._view())
         await self._stop.wait()
@@ -104,8 +104,8 @@ class TlsProcess:
             end_grid_if_last(self.boot.runtime)
         return 0
 
-    def _parts(self) -> Iterator[TlsDoor | WayOut]:
-        yield from filter(None, (self.door, self.way_out))
+    def _parts(self) -> Iterator[TlsDoor | ToOtherHosts]:
+        yield from filter(None, (self.door, self.to_other_hosts))
 
     def _close(self) -> None:
         for each in self._parts():
@@ -201,7 +201,7 @@ def _kernel_tls(settings: Settings) -> tuple[KernelTls | None, str | None]:
         return None, error.why
 
 
-def _way_out(boot: TlsArguments, on_change: Callable[[], None]) -> WayOut:
+def _to_other_hosts(boot: TlsArguments, on_change: Callable[[], None]) -> ToOtherHosts:
     settings = boot.settings
     kernel_context = None
     if settings.tls_kernel != "off":
@@ -209,7 +209,7 @@ def _way_out(boot: TlsArguments, on_change: Callable[[], None]) -> WayOut:
             kernel = kernel_tls_between_hosts()
             kernel_context = client_context(settings.tls_ca)
             kernel.apply(kernel_context)
-    return WayOut(
+    return ToOtherHosts(
         boot.runtime / TLS_OUT_SOCKET,
         client_context(settings.tls_ca),
         on_change,

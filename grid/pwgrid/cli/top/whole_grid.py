@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from pwgrid.cli.other_hosts import heard_of, pool_of, workers_of
-from pwgrid.common.whole_pool import Figures, whole
+from pwgrid.common.sum_of_hosts import Figures, whole
 from pwgrid.registry.hosts import HostsFound
 from pwgrid.registry.records import RegistrySnapshot
 

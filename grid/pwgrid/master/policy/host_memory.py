@@ -1,10 +1,10 @@
-"""Decides when the host is short of memory, for how many workers it has room, and which kept session ends first."""
+"""Decides when the host is short of memory, and for how many workers it has room."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,9 +46,3 @@ def room_for(available_mib: int, floor_mib: int, sizes_mib: Collection[int]) -> 
     """How many more workers of the median of `sizes_mib`, the sizes of the present ones, fit above the floor."""
     usual_mib = statistics.median(sizes_mib) if sizes_mib else UNKNOWN_WORKER_MIB
     return max(0, int((available_mib - floor_mib) // max(1, usual_mib)))
-
-
-def oldest_kept(kept_since: Mapping[str, float]) -> str | None:
-    """Returns the worker whose kept session ends first while the host is short of memory; None if there is none.
-    `kept_since`: by workers' ids, since when each has kept the one that it has kept longest (monotonic clock)."""
-    return min(kept_since, key=kept_since.__getitem__, default=None)

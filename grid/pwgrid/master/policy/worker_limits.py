@@ -1,4 +1,5 @@
-"""Decides when a worker is replaced or killed for its memory, age or launches.
+"""Decides whether a worker is to be replaced, or killed, for its memory, age or launches. When it is replaced,
+worker_plan.py decides.
 
 The RSS of a worker's tree is read at each sample. What the tree really takes (PSS, USS) costs the kernel 15 to 30 µs
 for each MiB, so it is read only every twelfth sample, at least each minute, and at once when it could be over a limit,

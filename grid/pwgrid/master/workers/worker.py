@@ -110,7 +110,7 @@ class Worker:
     own_browsers: int = 0
     """Sessions that have browsers of their own."""
     lowered_browsers: frozenset[psutil.Process] = frozenset()
-    """Browsers that got a lower priority, also those that have ended since (browser_priorities.py)."""
+    """Browsers that got a lower priority, also those that have ended since (processor_watch.py)."""
     kept: int = 0
     """Sessions without a client, whose browsers wait for one."""
     oldest_kept: KeptSession | None = None

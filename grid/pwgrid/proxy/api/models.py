@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from pwgrid.common.playwright_version import MINOR
 from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.types import BrowserType, Isolation
-from pwgrid.proxy.policy.whole_pools import WholePool
+from pwgrid.proxy.policy.pools_of_all_hosts import WholePool
 from pwgrid.proxy.roster import Roster
 from pwgrid.registry.records import (
     EXPIRES_AT,

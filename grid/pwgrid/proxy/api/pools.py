@@ -15,7 +15,7 @@ from pwgrid.proxy.api.errors import problems
 from pwgrid.proxy.api.hosts import ask_master, host_named, hosts_of
 from pwgrid.proxy.api.models import NoneIfEmpty
 from pwgrid.proxy.api.roles import NEEDS_OPERATOR
-from pwgrid.proxy.policy.whole_pools import whole_pools
+from pwgrid.proxy.policy.pools_of_all_hosts import whole_pools
 from pwgrid.proxy.services import Services
 from pwgrid.registry.records import RegistrySnapshot
 

@@ -12,7 +12,7 @@ from pwgrid.common.launch_failure import without_places
 from pwgrid.common.wording import counted
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.proxy.policy.fair_line import Waiting
-from pwgrid.proxy.policy.whole_pools import WholePool
+from pwgrid.proxy.policy.pools_of_all_hosts import WholePool
 from pwgrid.proxy.roster import PoolView, Roster, WorkerView
 
 Table = dict[str, Any]

@@ -1,4 +1,5 @@
-"""Chooses workers by the registry, or by the roster while Redis is away; excludes those that are gone or silent."""
+"""Chooses workers by the registry, or without it while Redis is away (without_redis.py); excludes those that are gone
+or silent."""
 
 import asyncio
 import contextlib
@@ -18,6 +19,7 @@ from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.claim import Claim
 from pwgrid.proxy.select.queue import Queue
 from pwgrid.proxy.select.turns import Turns
+from pwgrid.proxy.select.without_redis import SelectionWithoutRedis
 from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S, MAY_TAKE_IT_LATER, WorkerHealth
 from pwgrid.registry.records import PROFILE
 from pwgrid.registry.registry import Registry
@@ -43,12 +45,10 @@ class Selector:
         self._settings = settings
         self._registry = registry
         self._roster = roster
+        self._by_roster = SelectionWithoutRedis(roster)
         self._without_redis = False
         self._unanswered: dict[str, HeldAs] = {}
         """For what Redis may lease a slot, or keep it, although nobody waits for it any more: by id."""
-        self._turn: list[str] = []
-        """Workers of all pools for selections without Redis, those whose turn it is first; the one that was chosen last
-        is at the end."""
 
     async def select(self, claim: Claim) -> str | None:
         """Leases a slot for the claim, and returns its worker's id. Returns None when no worker has one."""
@@ -84,33 +84,13 @@ class Selector:
         return worker_id
 
     def select_without_redis(self, claim: Claim) -> str | None:
-        """Returns the id of the next worker that may have a slot, or None. Takes no lease: each worker admits by its
-        own slots, as always.
-
-        A session that begins so gets its record, with owner and names, once Redis is back, from what its worker was
-        told.
-        """
+        """Returns the id of the next worker that may have a slot, or None."""
         if self._is_short_of_memory():
             return None
-        excluded = self._excluded(claim)
-        fit = {
-            worker.worker_id
-            for worker in self._roster.workers.values()
-            if (worker.pool, worker.browser_type) == (claim.pool, claim.browser_type)
-            and worker.status == "available"
-            and worker.worker_id not in excluded
-            and claim.worker_id in (None, worker.worker_id)
-            and claim.playwright_version in (None, worker.playwright_version)
-        }
-        if not fit:
-            return None
-        known = [each for each in self._turn if each in self._roster.workers]
-        order = [*known, *sorted(fit - set(known))]
-        chosen = next(each for each in order if each in fit)
-        order.remove(chosen)
-        self._turn = [*order, chosen]
-        claim.chosen_locally, claim.selection_s = True, 0.0
-        return chosen
+        worker_id = self._by_roster.choose(claim, self._excluded(claim))
+        if worker_id is not None:
+            claim.chosen_locally, claim.selection_s = True, 0.0
+        return worker_id
 
     def _excluded(self, claim: Claim) -> set[str]:
         excluded = claim.excluded | self.health.not_to_choose()

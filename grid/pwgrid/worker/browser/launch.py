@@ -169,7 +169,7 @@ class LaunchSpec:
 
 
 def in_work(directory: Path) -> Path:
-    """The file in which the browser server notes whose message it works on (work_mark.cjs)."""
+    """The file in which the browser server notes whose message it works on (session_in_work.cjs)."""
     return Directories(directory).node / "in-work"
 
 

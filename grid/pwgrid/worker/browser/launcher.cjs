@@ -34,7 +34,7 @@ if (options.codeCache)
 
 const { CdpConnection, CdpFront } = require('./cdp/cdp_front.cjs');
 const { LoopbackPorts } = require('./guard/loopback_ports.cjs');
-const { Clients } = require('./clients/client_cleanup.cjs');
+const { Clients } = require('./clients/clients.cjs');
 const { confineProcesses } = require('./units/confined_processes.cjs');
 const { answer, kConnection } = require('./sessions/connection.cjs');
 const { ErrorCounts } = require('./error_counts.cjs');
@@ -48,7 +48,7 @@ const { webSocketOf } = require('./playwright/web_sockets.cjs');
 const { INTERNAL_ERROR, Session } = require('./sessions/session.cjs');
 const { watchTimeouts } = require('./sessions/session_timeouts.cjs');
 const { Unit } = require('./units/unit.cjs');
-const { WorkMark } = require('./work_mark.cjs');
+const { SessionInWork } = require('./session_in_work.cjs');
 
 const MOST_CLIENTS = 64; // of one session in CDP: it has one slot, however many they are
 const STOP_GRACE_MS = 5_000; // for the browser to close by itself, unless `stop` says otherwise
@@ -70,10 +70,10 @@ const unacknowledged = new Map(); // idx -> `closed` message
 let closedIdx = 0;
 let written = Promise.resolve(); // done when the last message is written
 const errors = new ErrorCounts(say);
-const workMark = new WorkMark(options.inWork);
+const sessionInWork = new SessionInWork(options.inWork);
 const server = { // what every session gets
-  options, workMark, isStopping: () => stopping !== null, mayKeep: () => process.connected && !stopping, onOver,
-  onKept: session => say({ say: 'kept', session: session.id, keptS: session.keptS }),
+  options, sessionInWork, isStopping: () => stopping !== null, mayKeep: () => process.connected && !stopping, onOver,
+  onKept: session => say({ say: 'kept', session: session.id, keptS: session.keptTime.leftS }),
   onResumed: session => say({ say: 'resumed', session: session.id }),
 };
 
@@ -151,7 +151,7 @@ function clientFields() {
 
 // For how many seconds those are still kept that have no client, by their ids.
 function kept() {
-  return Object.fromEntries([...sessions.values()].filter(each => each.keptUntil).map(each => [each.id, each.keptS]));
+  return Object.fromEntries([...sessions.values()].filter(each => each.isKept).map(each => [each.id, each.keptTime.leftS]));
 }
 
 // The profiles of sessions that live or whose end the worker may not know yet, by their ids.
@@ -204,7 +204,7 @@ function joinSession(offer, socket) {
     socket.on('error', () => {});
     return void answer(socket, '503 Service Unavailable', `this session has ${MOST_CLIENTS} clients already: let some of them go`);
   }
-  session.keepS = offer.keepS; // what the last one says counts
+  session.keptTime.limitS = offer.keepS; // what the last one says counts
   admit(new CdpConnection(session, socket, offer), offer);
 }
 
@@ -265,14 +265,14 @@ async function onOver(session, report) {
 
 // Nobody can come back to those that are kept.
 function endKept() {
-  for (const session of [...sessions.values()].filter(each => each.keptUntil))
+  for (const session of [...sessions.values()].filter(each => each.isKept))
     session.end('grid', 'worker stopped');
 }
 
 // `isKept`: only if it is, for its client may have come back meanwhile.
 function endSession({ session: id, reason: { kind, detail }, code, text, isKept }) {
   const session = sessions.get(id);
-  if (session && !(isKept && !session.keptUntil))
+  if (session && !(isKept && !session.isKept))
     session.end('grid', kind, code, { detail, text });
 }
 

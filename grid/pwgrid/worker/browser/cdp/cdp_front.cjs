@@ -165,7 +165,7 @@ class CdpFront {
     if (event.startsWith(ATTACHED))
       this.add(idAfter(event, ATTACHED), sessionId, connection);
     if (message.length > MARKED_FROM_BYTES)
-      this.session.server.workMark.begins(this.session.id);
+      this.session.server.sessionInWork.begins(this.session.id);
     if (connection.makesContexts.size)
       this.contextMade(message, connection);
     if (connection.asked.size)
@@ -323,7 +323,7 @@ class CdpConnection extends Connection {
     if (this.isClosing)
       return;
     if (data.length > MARKED_FROM_BYTES)
-      this.session.server.workMark.begins(this.session.id);
+      this.session.server.sessionInWork.begins(this.session.id);
     let envelope;
     try {
       envelope = readEnvelope(data);

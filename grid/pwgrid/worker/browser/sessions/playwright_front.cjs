@@ -24,7 +24,7 @@ class PlaywrightConnection extends Connection {
 
   // Whether Playwright gets a message: to parse one of millions of values takes seconds. It is answered here, if it has an id in front.
   takes(data) {
-    this.session.server.workMark.begins(this.session.id);
+    this.session.server.sessionInWork.begins(this.session.id);
     const refusal = tooManyValues(data);
     if (!refusal)
       return true;

@@ -2,22 +2,22 @@
 // say, and how, is the matter of its front (playwright_front.cjs, cdp_front.cjs).
 'use strict';
 
-const { SessionTimeouts } = require('./session_timeouts.cjs');
+const { KeptTime, SessionTimeouts } = require('./session_timeouts.cjs');
 
 const GOING_AWAY = 1001;
 const INTERNAL_ERROR = 1011;
 
 class Session {
-  // `server`: { options, workMark, isStopping(), mayKeep(), onKept(session), onResumed(session), onOver(session, report) }. `unit`: whose
-  // browser it gets. `keepS`: for how long it is kept when its last client has gone.
+  // `server`: { options, sessionInWork, isStopping(), mayKeep(), onKept(session), onResumed(session), onOver(session, report) }.
+  // `unit`: whose browser it gets. `keepS`: for how long it is kept when its last client has gone.
   constructor(id, server, unit, { clientFields, keepS = 0 } = {}) {
     this.id = id;
     this.server = server;
     this.unit = unit;
     this.clientFields = clientFields; // what the worker was told of the client
-    this.keepS = keepS;
+    this.keptTime = new KeptTime(keepS, () => this.end('grid', 'keep time over'));
     this.connections = new Set(); // of class Connection, that are not over
-    this.client = null; // of class Client (client_cleanup.cjs), if it speaks Playwright's protocol
+    this.client = null; // of class Client (client.cjs), if it speaks Playwright's protocol
     this.cdp = null; // of class CdpFront, if it speaks CDP
     this.by = '';
     this.kind = ''; // of the end's reason (EndReason in pwgrid/common/reasons.py); set once: the first one counts
@@ -25,8 +25,6 @@ class Session {
     this.timeouts = null; // of class SessionTimeouts, once its first WebSocket is open
     this.bytesIn = 0; // of connections that are over
     this.bytesOut = 0;
-    this.keptUntil = 0; // by performance.now(), while it is kept without a client
-    this.keeping = null; // timer
     this.isOver = false;
     this.whenOver = new Promise(resolve => { this.tellOver = resolve; });
   }
@@ -36,22 +34,21 @@ class Session {
     return this.client?.pages() ?? this.cdp?.pages() ?? new Map();
   }
 
-  // For how many seconds it is still kept; null while it has a client.
-  get keptS() {
-    return this.keptUntil ? Math.max(0, (this.keptUntil - performance.now()) / 1000) : null;
+  // Whether it has no client, and waits for one to come back.
+  get isKept() {
+    return this.keptTime.isRunning;
   }
 
   get canBeKept() {
-    return this.keepS > 0 && !this.kind && !this.unit.hasEnded && this.server.mayKeep();
+    return this.keptTime.limitS > 0 && !this.kind && !this.unit.hasEnded && this.server.mayKeep();
   }
 
   // Called when one of its connections has become a WebSocket.
   opened() {
     this.timeouts ??= new SessionTimeouts(this, this.server.options);
-    if (!this.keptUntil)
+    if (!this.isKept)
       return;
-    clearTimeout(this.keeping);
-    this.keptUntil = 0;
+    this.keptTime.end();
     this.server.onResumed(this);
   }
 
@@ -70,10 +67,9 @@ class Session {
   }
 
   keep() {
-    if (this.keptUntil) // who came meanwhile has not got in
+    if (this.isKept) // who came meanwhile has not got in
       return;
-    this.keptUntil = performance.now() + this.keepS * 1000;
-    this.keeping = setTimeout(() => this.end('grid', 'keep time over'), this.keepS * 1000);
+    this.keptTime.begin();
     this.server.onKept(this);
   }
 
@@ -105,7 +101,7 @@ class Session {
     if (this.isOver)
       return;
     this.isOver = true;
-    clearTimeout(this.keeping);
+    this.keptTime.stop();
     this.cdp?.close();
     Promise.resolve(this.server.onOver(this, {
       bytesIn: this.bytesIn, bytesOut: this.bytesOut,

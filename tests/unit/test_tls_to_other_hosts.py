@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pwgrid.common.certificate import client_context, server_context
-from pwgrid.common.tls_way_out import target_line
-from pwgrid.tls import way_out as way_out_module
-from pwgrid.tls.way_out import WayOut
+from pwgrid.common.tls_process_lines import target_line
+from pwgrid.tls import to_other_hosts as to_other_hosts_module
+from pwgrid.tls.to_other_hosts import ToOtherHosts
 from tests.support.tls import AUTHORITY, SERVER
 
 BOUND_S = 20.0
@@ -23,16 +23,16 @@ async def opened(
     directory: Path, authority: Path = AUTHORITY, kernel_context: ssl.SSLContext | None = None
 ) -> AsyncIterator[Path]:
     path = directory / "out.sock"
-    way_out = WayOut(path, client_context(str(authority)), lambda: None, kernel_context=kernel_context)
-    way_out.open()
+    to_other_hosts = ToOtherHosts(path, client_context(str(authority)), lambda: None, kernel_context=kernel_context)
+    to_other_hosts.open()
     try:
         async with asyncio.timeout(BOUND_S):
             yield path
-            while not way_out.is_idle:
+            while not to_other_hosts.is_idle:
                 await asyncio.sleep(0)
     finally:
-        way_out.close()
-        way_out.abort()
+        to_other_hosts.close()
+        to_other_hosts.abort()
 
 
 async def answer(path: Path, first: bytes, then: bytes = b"") -> bytes:
@@ -85,7 +85,7 @@ async def test_a_host_that_speaks_no_tls_is_said_to(tmp_path: Path) -> None:
 
 
 async def test_a_host_that_says_nothing_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(way_out_module, "CONNECT_S", 0.05)
+    monkeypatch.setattr(to_other_hosts_module, "CONNECT_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with opened(tmp_path) as path:
             found = await answer(path, target_line("127.0.0.1", listener.getsockname()[1]))
@@ -113,7 +113,7 @@ def kernel_context(ciphers: str = SECURE, authority: Path = AUTHORITY) -> ssl.SS
 async def test_a_connection_that_the_kernel_has_is_the_forwarders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(way_out_module, "is_in_kernel", lambda _sock: True)
+    monkeypatch.setattr(to_other_hosts_module, "is_in_kernel", lambda _sock: True)
     async with host(is_encrypted=True) as port, opened(tmp_path, kernel_context=kernel_context()) as path:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as way:
             way.settimeout(BOUND_S)
@@ -136,13 +136,13 @@ async def test_what_the_kernel_does_not_take_is_copied(ciphers: str, tmp_path: P
 async def test_a_host_that_is_not_trusted_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     connects = 0
 
-    async def connect(way_out: WayOut, host: str, port: int) -> socket.socket:
+    async def connect(to_other_hosts: ToOtherHosts, host: str, port: int) -> socket.socket:
         nonlocal connects
         connects += 1
-        return await by_tcp(way_out, host, port)
+        return await by_tcp(to_other_hosts, host, port)
 
-    by_tcp = WayOut._connect
-    monkeypatch.setattr(WayOut, "_connect", connect)
+    by_tcp = ToOtherHosts._connect
+    monkeypatch.setattr(ToOtherHosts, "_connect", connect)
     stranger = kernel_context(authority=SERVER.with_name("client.pem"))
     async with host(is_encrypted=True) as port, opened(tmp_path, kernel_context=stranger) as path:
         found = await answer(path, target_line("127.0.0.1", port))

@@ -11,8 +11,8 @@ from typing import Final
 
 import pytest
 
+from pwgrid.forwarder.ask_tls_process import NO_TLS, AskedTlsProcess, Connected
 from pwgrid.forwarder.loop import Loop
-from pwgrid.forwarder.tls_line import NO_TLS, AskedTlsProcess, Connected
 
 LINE: Final = b"HOST there 443\r\n"
 

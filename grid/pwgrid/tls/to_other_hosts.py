@@ -1,5 +1,5 @@
-"""The way to other hosts that speak TLS: the forwarder asks here for a connection to one. Where the kernel has TLS the
-forwarder gets the host's own socket; else the bytes are copied here."""
+"""Connects to other hosts that speak TLS, for the forwarder. Where the kernel has TLS the forwarder gets the host's own
+socket; else the bytes are copied here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import structlog
 from pwgrid.common.acceptor import Acceptor, until_readable
 from pwgrid.common.kernel_tls import is_in_kernel
 from pwgrid.common.tcp_options import tune
-from pwgrid.common.tls_way_out import CONNECTED, END, read_target, refusal_line
+from pwgrid.common.tls_process_lines import CONNECTED, END, read_target, refusal_line
 from pwgrid.tls.handshake import shake_hands
 from pwgrid.tls.session import TlsSession
 
@@ -30,7 +30,7 @@ CONNECT_S: Final = 2.0
 _MOST_BYTES: Final = 512
 
 
-class WayOut:
+class ToOtherHosts:
     """Listens on `path` from `open` to `close`. `context` has what certificates of other hosts are checked against;
     `kernel_context`, where there is one, also asks for the kernel's TLS. `on_change` is called when a session has begun
     or ended."""

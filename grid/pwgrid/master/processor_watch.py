@@ -52,7 +52,7 @@ class _Reading:
     """How long each process has used processors, and has waited for one with its main thread."""
 
 
-class BrowserPriorities:
+class ProcessorWatch:
     """Looks at the browsers of all workers while something waits for processors, and changes the nice values of their
     threads. It keeps none: the kernel has them, also for the next master."""
 

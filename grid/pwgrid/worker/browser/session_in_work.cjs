@@ -10,7 +10,7 @@ const BYTES = 64; // of a session's id, filled up with blanks
 // often; what blocks Node by itself in so short a time behind a message is taken for that session's work.
 const CLEARED_AFTER_MS = 100;
 
-class WorkMark {
+class SessionInWork {
   constructor(path) {
     this.file = fs.openSync(path, 'w', 0o600);
     this.bytes = Buffer.alloc(BYTES);
@@ -39,4 +39,4 @@ class WorkMark {
   }
 }
 
-module.exports = { WorkMark };
+module.exports = { SessionInWork };

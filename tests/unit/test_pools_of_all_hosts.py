@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from pwgrid.common.whole_pool import Figures
-from pwgrid.proxy.policy.whole_pools import whole_pools
+from pwgrid.common.sum_of_hosts import Figures
+from pwgrid.proxy.policy.pools_of_all_hosts import whole_pools
 from pwgrid.proxy.roster import Roster
 from tests.support.state_frames import told_of_pool
 

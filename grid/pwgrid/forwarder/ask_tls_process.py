@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from pwgrid.common.packet_sockets import receive
-from pwgrid.common.tls_way_out import END, read_answer, target_line
+from pwgrid.common.tls_process_lines import END, read_answer, target_line
 from pwgrid.forwarder.loop import Loop
 
 NO_TLS: Final = "it speaks TLS, and this host's TLS process is not there: set TLS_CERT and TLS_KEY here, or TLS_CA"

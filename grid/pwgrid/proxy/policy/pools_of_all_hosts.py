@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pwgrid.common.whole_pool import Figures, whole
+from pwgrid.common.sum_of_hosts import Figures, whole
 from pwgrid.proxy.roster import PoolView, Roster
 
 

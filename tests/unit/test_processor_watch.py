@@ -13,9 +13,9 @@ import pytest
 
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.common.types import Isolation
-from pwgrid.master import browser_priorities
-from pwgrid.master.browser_priorities import BrowserPriorities
+from pwgrid.master import processor_watch
 from pwgrid.master.processor_readings import may_restore_nice, nice_of, usual_nice
+from pwgrid.master.processor_watch import ProcessorWatch
 from pwgrid.runtime.browser_process_tree import Table
 
 SOON_S = 0.01
@@ -47,7 +47,7 @@ class Master:
         self.looks = 0
         config = SimpleNamespace(settings=SimpleNamespace(processor_shares=processor_shares))
         self.loop = Loop()
-        self.priorities = BrowserPriorities(self.loop, cast("Any", config), cast("Any", self))
+        self.processors = ProcessorWatch(self.loop, cast("Any", config), cast("Any", self))
 
     def learn_trees(self) -> Table:
         self.looks += 1
@@ -66,10 +66,10 @@ def test_a_lower_priority_is_restored_once_where_nobody_is_to_have_one(
 ) -> None:
     if may_restore and not may_restore_nice():
         pytest.skip("this process may not restore a priority")
-    monkeypatch.setattr(browser_priorities, "LOOK_S", SOON_S)
-    monkeypatch.setattr(browser_priorities, "OTHERWISE_S", SOON_S)
-    monkeypatch.setattr(browser_priorities, "is_shared_by_sessions", lambda: by_sessions)
-    monkeypatch.setattr(browser_priorities, "may_restore_nice", lambda: may_restore)
+    monkeypatch.setattr(processor_watch, "LOOK_S", SOON_S)
+    monkeypatch.setattr(processor_watch, "OTHERWISE_S", SOON_S)
+    monkeypatch.setattr(processor_watch, "is_shared_by_sessions", lambda: by_sessions)
+    monkeypatch.setattr(processor_watch, "may_restore_nice", lambda: may_restore)
     master = Master(browser, setting)
     for _ in range(3):
         master.look()
@@ -81,9 +81,9 @@ def test_a_lower_priority_is_restored_once_where_nobody_is_to_have_one(
 def test_a_worker_is_told_which_of_its_browsers_have_a_lower_priority_now(
     monkeypatch: pytest.MonkeyPatch, browser: psutil.Process
 ) -> None:
-    monkeypatch.setattr(browser_priorities, "LOOK_S", SOON_S)
-    monkeypatch.setattr(browser_priorities, "is_shared_by_sessions", lambda: False)
-    monkeypatch.setattr(browser_priorities, "may_restore_nice", lambda: False)
+    monkeypatch.setattr(processor_watch, "LOOK_S", SOON_S)
+    monkeypatch.setattr(processor_watch, "is_shared_by_sessions", lambda: False)
+    monkeypatch.setattr(processor_watch, "may_restore_nice", lambda: False)
     master = Master(browser, "auto")
     while not master.worker.lowered_browsers:
         master.look()
@@ -96,10 +96,10 @@ def test_a_worker_is_told_which_of_its_browsers_have_a_lower_priority_now(
 def test_while_nothing_waits_for_a_processor_nobody_looks_at_browsers(
     monkeypatch: pytest.MonkeyPatch, browser: psutil.Process
 ) -> None:
-    monkeypatch.setattr(browser_priorities, "LOOK_S", SOON_S)
-    monkeypatch.setattr(browser_priorities, "is_shared_by_sessions", lambda: False)
-    monkeypatch.setattr(browser_priorities, "short_of_cpu_s", lambda: 7.0)
-    monkeypatch.setattr(browser_priorities, "usual_nice", lambda: nice_of(browser))
+    monkeypatch.setattr(processor_watch, "LOOK_S", SOON_S)
+    monkeypatch.setattr(processor_watch, "is_shared_by_sessions", lambda: False)
+    monkeypatch.setattr(processor_watch, "short_of_cpu_s", lambda: 7.0)
+    monkeypatch.setattr(processor_watch, "usual_nice", lambda: nice_of(browser))
     master = Master(browser, "auto")
     for _ in range(9):
         master.look()
@@ -109,9 +109,9 @@ def test_while_nothing_waits_for_a_processor_nobody_looks_at_browsers(
 def test_a_kernel_that_does_not_tell_of_waiting_is_no_reason_not_to_look(
     monkeypatch: pytest.MonkeyPatch, browser: psutil.Process
 ) -> None:
-    monkeypatch.setattr(browser_priorities, "LOOK_S", SOON_S)
-    monkeypatch.setattr(browser_priorities, "is_shared_by_sessions", lambda: False)
-    monkeypatch.setattr(browser_priorities, "short_of_cpu_s", lambda: None)
+    monkeypatch.setattr(processor_watch, "LOOK_S", SOON_S)
+    monkeypatch.setattr(processor_watch, "is_shared_by_sessions", lambda: False)
+    monkeypatch.setattr(processor_watch, "short_of_cpu_s", lambda: None)
     master = Master(browser, "auto")
     for _ in range(9):
         master.look()
