@@ -52,7 +52,7 @@ def refusals(asked: list[Call], guard: str, *, shared: bool = True, **client: An
     who = {"guard": guard, "isShared": shared, "blocksFileUrls": False, "ownsTracing": False, **client}
     who["loopbackPorts"] = [LOOPBACK_PORT]
     given = json.dumps([[*call, who] for call in asked])
-    script = ["-e", JUDGE, str(LAUNCHER.with_name("guard") / "message_guard.cjs")]
+    script = ["-e", JUDGE, str(LAUNCHER.with_name("guard") / "playwright_messages.cjs")]
     done = subprocess.run([NODE, *script], input=given, capture_output=True, text=True, timeout=60, check=True)
     return [call for call, verdict in zip(asked, json.loads(done.stdout), strict=True) if verdict]
 

@@ -19,9 +19,9 @@ import structlog
 
 from pwgrid.common.kernel_tls import is_read_by_kernel
 from pwgrid.control.parking import ParkedSession
-from pwgrid.forwarder.direction import Direction, Step
 from pwgrid.forwarder.large_pipes import LARGE_FROM, LargePipes
 from pwgrid.forwarder.loop import BROKEN, ENDED, READABLE, WRITABLE, Loop, Timer
+from pwgrid.forwarder.splice_steps import Direction, Step
 
 log = structlog.get_logger()
 

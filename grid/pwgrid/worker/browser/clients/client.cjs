@@ -1,4 +1,4 @@
-// One client at Playwright's dispatcher, where its messages are parsed already: stops what message_guard.cjs refuses, and removes with
+// One client at Playwright's dispatcher, where its messages are parsed already: stops what playwright_messages.cjs refuses, and removes with
 // the client what it made on the host or in the browser (files, processes, contexts, pages over CDP), also what was only being
 // made when it went: Playwright ends the calls of a client that goes, and the browser does what they had asked for.
 'use strict';
@@ -8,7 +8,7 @@ const { setTimeout: sleep } = require('node:timers/promises');
 const { judgeCertificates } = require('../guard/client_certificates.cjs');
 const { boundComparisons } = require('../guard/image_bounds.cjs');
 const { judgeSize } = require('../guard/message_bounds.cjs');
-const { ENDS_THE_SESSION, isWellFormed, judge } = require('../guard/message_guard.cjs');
+const { ENDS_THE_SESSION, isWellFormed, judge } = require('../guard/playwright_messages.cjs');
 const { override } = require('../override.cjs');
 const { hasCallsUnderWay } = require('../playwright/calls.cjs');
 const { sessionIn } = require('../playwright/cdp_sessions.cjs');
@@ -53,7 +53,7 @@ class Client {
     this.hasDirectory = false;
     this.waits = new WaitInfo();
     this.judged = Promise.resolve(); // its last client certificates: one process at a time opens them
-    // what the rules in message_guard.cjs read
+    // what the rules in playwright_messages.cjs read
     this.guard = clients.options.clientGuard;
     this.isShared = this.unit.isShared && clients.options.slots > 1;
     this.blocksFileUrls = clients.options.blockFileUrls;

@@ -7,7 +7,7 @@ const { AsyncLocalStorage } = require('node:async_hooks');
 
 const { boundBodies } = require('../guard/client_bodies.cjs');
 const { boundPatterns } = require('../guard/client_patterns.cjs');
-const { judgeNavigation } = require('../guard/message_guard.cjs');
+const { judgeNavigation } = require('../guard/playwright_messages.cjs');
 const { override } = require('../override.cjs');
 const { overrideDownloads, viewForReuse } = require('../playwright/browsers.cjs');
 const { idOf, sessionIn } = require('../playwright/cdp_sessions.cjs');

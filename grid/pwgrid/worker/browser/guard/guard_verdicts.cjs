@@ -1,4 +1,4 @@
-// What the rules of the guard have in common (message_guard.cjs, cdp_methods.cjs): their verdicts, what allows what they refuse, and which
+// What the rules of the guard have in common (playwright_messages.cjs, cdp_methods.cjs): their verdicts, what allows what they refuse, and which
 // URLs a browser may open.
 'use strict';
 

@@ -2,7 +2,8 @@
 // say, and how, is the matter of its front (playwright_front.cjs, cdp_front.cjs).
 'use strict';
 
-const { KeptTime, SessionTimeouts } = require('./session_timeouts.cjs');
+const { KeptTime } = require('./kept_time.cjs');
+const { SessionTimeouts } = require('./session_timeouts.cjs');
 
 const GOING_AWAY = 1001;
 const INTERNAL_ERROR = 1011;

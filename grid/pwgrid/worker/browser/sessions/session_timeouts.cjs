@@ -1,5 +1,4 @@
-// Ends sessions by time: a client that gives no sign of life, one that asks for nothing, one that has had its time, one that does not
-// come back.
+// Ends sessions by time: a client that gives no sign of life, one that asks for nothing, one that has had its time.
 //
 // Idle means: no bytes from the client except pings and pongs. What the browser sends does not count, or a page that logs for
 // ever would hold a slot for ever; a client that waits for one answer longer than the limit counts as idle.
@@ -76,42 +75,6 @@ class SessionTimeouts {
   }
 }
 
-// Of one session: how long it is kept without a client.
-class KeptTime {
-  // `limitS`: 0 if it is not kept. `onOver()` is called when no client has come back.
-  constructor(limitS, onOver) {
-    this.limitS = limitS;
-    this.onOver = onOver;
-    this.until = 0; // by performance.now(), while it is kept
-    this.timer = null;
-  }
-
-  get isRunning() {
-    return this.until > 0;
-  }
-
-  // For how many seconds it is still kept; null while it is not.
-  get leftS() {
-    return this.isRunning ? Math.max(0, (this.until - performance.now()) / 1000) : null;
-  }
-
-  begin() {
-    this.until = performance.now() + this.limitS * 1000;
-    this.timer = setTimeout(this.onOver, this.limitS * 1000);
-  }
-
-  // A client has come back.
-  end() {
-    this.stop();
-    this.until = 0;
-  }
-
-  // The session ends, as one that is kept if it is that.
-  stop() {
-    clearTimeout(this.timer);
-  }
-}
-
 // Watches all sessions of a map, for ever.
 function watchTimeouts(sessions, options) {
   if (options.pingTimeoutS)
@@ -134,4 +97,4 @@ function pingAll({ connections }) {
     each.silence?.ping();
 }
 
-module.exports = { KeptTime, SessionTimeouts, Silence, watchTimeouts };
+module.exports = { SessionTimeouts, Silence, watchTimeouts };

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pwgrid.forwarder.direction import Direction, Step
+from pwgrid.forwarder.splice_steps import Direction, Step
 
 
 @dataclass
