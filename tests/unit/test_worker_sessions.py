@@ -1,12 +1,13 @@
 """When a worker records the starts and ends of its sessions, and answers their proxies."""
 
 import asyncio
+import contextlib
 import json
 import math
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -226,15 +227,36 @@ async def test_a_spare_hears_of_the_lease_for_which_it_has_to_serve(worker: Work
     assert worker.offers == 1
 
 
-@pytest.mark.parametrize("has_begun", [False, True])
-async def test_a_client_that_waits_for_its_own_browser_is_answered_when_its_worker_cuts_its_sessions(
-    worker: Worker, has_begun: bool
-) -> None:
+@contextlib.contextmanager
+def asking_for_own_browser(worker: Worker, heard: Callable[[bytes], None]) -> Iterator[None]:
+    """A client that waits for a browser of its own, for the length of the block; its proxy hears what is answered."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         session = LiveSession("a", "c:1", own=OwnBrowser(math.inf))
         worker.slots.admit(session)
-        worker.sessions.serve(OfferedClient(session, math.inf, {}, "", "", ours, worker.answered))
+        worker.sessions.serve(OfferedClient(session, math.inf, {}, "", "", ours, heard))
+        yield
+
+
+async def refusal_of_own_browser(worker: Worker) -> str:
+    """Why such a client gets none."""
+    refused = asyncio.get_running_loop().create_future()
+
+    def heard(packet: bytes) -> None:
+        if "refused" in (said := json.loads(packet)):
+            refused.set_result(said["refused"])
+
+    with asking_for_own_browser(worker, heard):
+        async with asyncio.timeout(BOUND_S):
+            found: str = await refused
+    return found
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_a_client_that_waits_for_its_own_browser_is_answered_when_its_worker_cuts_its_sessions(
+    worker: Worker, has_begun: bool
+) -> None:
+    with asking_for_own_browser(worker, worker.answered):
         if has_begun:
             await asyncio.sleep(0)
         async with asyncio.timeout(BOUND_S):
@@ -254,19 +276,7 @@ async def test_the_browser_of_a_client_that_does_not_get_to_it_is_given_back(
 
     monkeypatch.setattr(worker, "acquire", acquire)
     monkeypatch.setattr(worker, "hand_over", lambda _client: asyncio.ensure_future(hand_over()))
-    refused = asyncio.get_running_loop().create_future()
-
-    def heard(packet: bytes) -> None:
-        if "refused" in (said := json.loads(packet)):
-            refused.set_result(said["refused"])
-
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        session = LiveSession("a", "c:1", own=OwnBrowser(math.inf))
-        worker.slots.admit(session)
-        worker.sessions.serve(OfferedClient(session, math.inf, {}, "", "", ours, heard))
-        async with asyncio.timeout(BOUND_S):
-            assert await refused == OfferRefusal.GONE
+    assert await refusal_of_own_browser(worker) == OfferRefusal.GONE
     assert "give back a" in worker.done
     assert worker.slots.taken == 0
 
@@ -284,11 +294,7 @@ async def test_the_proxy_of_a_client_that_waits_for_its_own_browser_hears_of_it_
         if len(said) == 3:
             enough.set()
 
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        session = LiveSession("a", "c:1", own=OwnBrowser(math.inf))
-        worker.slots.admit(session)
-        worker.sessions.serve(OfferedClient(session, math.inf, {}, "", "", ours, heard))
+    with asking_for_own_browser(worker, heard):
         async with asyncio.timeout(BOUND_S):
             await enough.wait()
     assert said == sorted({*said})
@@ -300,24 +306,13 @@ async def test_a_worker_that_was_frozen_meanwhile_ends_the_browser_and_refuses_t
 ) -> None:
     monkeypatch.setattr(module, "PROMISE_S", 0)
     monkeypatch.setattr(module, "PROMISE_AGAIN_S", 3600 if is_there else 0)
-    refused = asyncio.get_running_loop().create_future()
-
-    def heard(packet: bytes) -> None:
-        if "refused" in (said := json.loads(packet)):
-            refused.set_result(said["refused"])
 
     async def acquire(*_: object) -> None:
         if not is_there:
             await asyncio.Event().wait()
 
     monkeypatch.setattr(worker, "acquire", acquire)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        session = LiveSession("a", "c:1", own=OwnBrowser(math.inf))
-        worker.slots.admit(session)
-        worker.sessions.serve(OfferedClient(session, math.inf, {}, "", "", ours, heard))
-        async with asyncio.timeout(BOUND_S):
-            assert await refused == "late"
+    assert await refusal_of_own_browser(worker) == "late"
     assert "give back a" in worker.done
     assert worker.slots.taken == 0
 

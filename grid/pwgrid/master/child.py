@@ -101,10 +101,11 @@ class Child:
     @property
     def lives(self) -> bool:
         """Whether it has not ended, also where that was not told yet."""
+        if self.has_ended:
+            return False
         ended = select.poll()
-        if not self.has_ended:
-            ended.register(self._pidfd, select.POLLIN)
-        return not self.has_ended and not ended.poll(0)
+        ended.register(self._pidfd, select.POLLIN)
+        return not ended.poll(0)
 
     def watch(self, on_exit: Callable[[Exit], None]) -> None:
         """Call `on_exit` when it has ended, is reaped, and its pidfd is closed; or when SIGKILL has not ended it within
