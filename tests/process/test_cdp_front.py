@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import async_playwright
 from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import InvalidMessage, InvalidStatus
 
 from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.worker.holders import End
@@ -501,6 +501,19 @@ async def test_who_does_not_read_a_flood_ends_and_takes_bounded_memory() -> None
         assert psutil.Process(door.server.pid).memory_info().rss - before < 512 * MIB
         assert await neighbour.evaluate(await neighbour.page(), "6 * 7") == 42
         client.websocket.transport.abort()
+
+
+async def test_a_session_whose_directory_of_files_cannot_be_made_ends_and_nothing_of_it_stays() -> None:
+    async with cdp_door() as door:
+        files = door.watched.directory / "files"
+        files.rename(files.with_name("node") / "gone")
+        with pytest.raises((EOFError, OSError, InvalidMessage)):
+            await connect(f"{door.url}/cdp")
+        closed = await door.watched.next_closed()
+        assert (closed.end.by, closed.end.reason.kind) == ("grid", EndReason.HANDSHAKE_REFUSED)
+        (files.with_name("node") / "gone").rename(files)
+        async with cdp_client(f"{door.url}/cdp") as client:
+            assert await client.evaluate(await client.page(), "6 * 7") == 42
 
 
 async def test_who_reads_nothing_of_a_quiet_page_ends_by_the_time_limit_of_pings() -> None:

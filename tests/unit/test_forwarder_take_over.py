@@ -3,16 +3,19 @@ served: over real sockets, without a process."""
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from pwgrid.common.client_marks import mark_passed_on, mark_served
+from pwgrid.common.reasons import OfferRefusal
 from pwgrid.control.parking import ParkedSession
 from pwgrid.forwarder.main import Forwarder, is_marked_served
 from pwgrid.forwarder.spliced_session import ForwardedSession, new_pipes
@@ -113,6 +116,25 @@ def test_what_the_pipes_hold_comes_first(left: Left, forwarder: Forwarder) -> No
     assert left.client.recv(100) == b"to the client"
     assert left.host.recv(100) == b"to the host, "
     assert left.is_joined(forwarder)
+
+
+def test_a_forwarder_that_drains_ends_also_after_a_client_for_whom_there_is_no_pipe(
+    left: Left, forwarder: Forwarder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_pipes() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("pwgrid.forwarder.main.new_pipes", no_pipes)
+    said: list[object] = []
+    client, host = (each.dup() for each in left.sockets)
+    offer = mock.Mock(client=client, answer=lambda **told: said.append(told["refused"]))
+    pending = mock.Mock(offer=offer)
+    forwarder.pending.add(pending)
+    forwarder._drains = True
+    forwarder._join(pending, host)
+    assert said == [OfferRefusal.UNREACHABLE]
+    forwarder.loop.call_later(BOUND_S, lambda: pytest.fail("it goes on"))
+    forwarder.loop.run()
 
 
 def test_a_session_that_it_has_is_not_taken_twice(left: Left, forwarder: Forwarder) -> None:
