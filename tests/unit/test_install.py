@@ -301,8 +301,10 @@ def test_supervisord_s_program_has_the_true_paths_its_user_and_the_token_s_file(
     assert environment["HOME"] == '"/srv/100%%"'
     assert environment["PWGRID_PORT"] == '"9000"'
     assert environment["TMPDIR"] == '"/tmp"'  # so that root finds the grid, whatever supervisord's own is
+    assert environment["STATE_DIRECTORY"] == '"/srv/100%%/profiles"'
     own = program(OWN)
     assert "user" not in own
+    assert "STATE_DIRECTORY=" not in own["environment"]
     assert "USER=" not in own["environment"]
 
 

@@ -47,7 +47,7 @@ def drain_host(grid: RunningGrid, named: str, *, is_undone: bool, wait: bool, as
             if record is None or (not left and time.monotonic() >= heard_by):
                 break
         shown.end(name)
-        shown.line(f"{name}: no session left: pwgrid stop ends it there")
+        shown.line(f"{name}: no session left: it may be stopped now")
     if as_json:
         say({"host": name, "drained": True, "sessions": 0}, "", as_json=True)
     sys.exit(exit_codes.DONE)

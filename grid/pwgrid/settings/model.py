@@ -219,7 +219,7 @@ class Settings(BaseModel, frozen=True):
     profiles_max: Annotated[int, value_types.Bounds(1, 100_000)] = setting(100, "sessions", "proxy", "worker")
     """Profiles that each token may have."""
     profiles_dir: value_types.AbsolutePath = setting("", "sessions", "fixed")
-    """Where profiles are kept; empty: $STATE_DIRECTORY, /var/lib/pwgrid for root, else ~/.local/state/pwgrid."""
+    """Where profiles are kept; empty: $STATE_DIRECTORY, else pwgrid/profiles in /var/lib (root) or ~/.local/state."""
     session_max_buffered_mib: Annotated[int, value_types.Bounds(1, 4096)] = setting(64, "sessions", "worker")
     """A session is ended when more than this, without the last message, waits for its client to read it."""
     session_files_ttl: value_types.Wait = setting(0.0, "sessions", "proxy", "worker")

@@ -197,6 +197,8 @@ def supervisor_program(shipped: str, service: Service) -> str:
     }
     if service.user:
         environment |= {"USER": service.user, "LOGNAME": service.user, "TMPDIR": TEMPORARY_DIR}
+        # Where systemd has them, too, and where `sudo pwgrid profile` looks while no grid runs.
+        environment["STATE_DIRECTORY"] = Path(service.home, "profiles")
     if service.token:
         environment["PWGRID_TOKEN_FILE"] = service.token
     if service.browsers:
