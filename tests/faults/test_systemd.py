@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import socket
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -286,6 +287,23 @@ async def test_the_first_client_starts_the_grid_and_is_served(service: Service, 
     assert await (await browser.new_page()).evaluate("6 * 7") == 42
     await browser.close()
     eventually(lambda: service.main()[0] == "active", "the grid has said that it is ready")
+
+
+def test_with_wrong_settings_clients_start_the_service_a_few_times_and_a_start_with_right_ones_opens_the_port_again(
+    service: Service,
+) -> None:
+    manager = service.manager
+    manager.systemctl("stop", "pwgrid.service")
+    manager.path(CONFIG).write_text("[workers]\nchromium_workers = -1\n")
+    with socket.create_connection(("127.0.0.1", service.port)):
+        eventually(lambda: manager.show("pwgrid.socket")["ActiveState"] == "failed", "systemd has given up")
+    assert "chromium_workers" in service.output()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", service.port))
+    service.configure(WORKERS)
+    manager.systemctl("start", "pwgrid.service")
+    assert manager.show("pwgrid.socket")["ActiveState"] == "active"
+    eventually(lambda: len(service.available()) == WORKERS, "its workers serve")
 
 
 def of_living(pids: Iterable[int], read: Callable[[Path], T]) -> list[T]:
