@@ -345,6 +345,7 @@ POOLS = {
         ("/?pool=appb", [], "appb"),
         ("/?pool=APPB&browser=chromium", [], "appb"),
         ("/?pool=foxes", [FIREFOX_CLIENT], "foxes"),
+        ("/?pool=", [], "chromium"),
     ],
 )
 def test_the_pool_is_the_named_one_else_that_of_the_browser_type(target: str, more: Pairs, wanted: str) -> None:
@@ -424,7 +425,7 @@ def test_a_label_key_for_any_browser_gets_the_clients_own(client: str, pool: str
             400,
             "the label key is of pool appa, and the URL asks for pool appb",
         ),
-        ("/?labels=a:b&labels=c:d", [], 400, "say different things"),
+        ("/?labels=a:b&labels=c:d", [], 400, "two ?labels= say different things"),
         ("/?name=a", [("x-pwgrid-name", "b")], 400, "say different things"),
         ("/?name=a%2Fb", [], 400, "name: use at most 128 letters"),
     ],

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import time
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -143,6 +144,9 @@ def test_of_several_pools_with_processes_those_come_first_that_the_token_may_use
     assert pool_with(pools, "chromium", Isolation.PROCESS, anybody, is_named=False) == "alone"
     assert pool_with(pools, "chromium", Isolation.PROCESS, ci, is_named=False) == "mine"
     assert pool_with(pools, "mine", Isolation.PROCESS, anybody, is_named=False) == "mine"
+    pools["mine-1.58"] = replace(view("mine-1.58", "process"), like="mine")  # made for clients of that version
+    del pools["mine"]
+    assert pool_with(pools, "chromium", Isolation.PROCESS, ci, is_named=False) == "mine-1.58"
 
 
 def test_a_worker_has_as_long_as_the_client_allows_for_a_launch_and_not_longer_than_the_grid() -> None:

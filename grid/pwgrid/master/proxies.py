@@ -71,6 +71,8 @@ class ProxyChild(RestartedChild):
         self.demand = NO_DEMAND
         """How many clients wait in it for pools that start on demand, by pool, as it reported last."""
         self._config = config
+        self._longest_wait_s = config.settings.longest_wait_s()
+        """Of its clients, by the settings that it has: a reload may have changed them."""
         self._on_silence = on_silence
         self._link: MasterSide | None = None
         self._undelivered: list[tuple[str, Frame]] = []
@@ -107,7 +109,7 @@ class ProxyChild(RestartedChild):
 
     def retire(self) -> None:
         """Ask it to accept no more clients, serve those that it has, and end; if it does not in time, it is killed."""
-        self._end("retire", self._loop.now() + self._config.settings.longest_wait_s() + RETIRE_GRACE_S)
+        self._end("retire", self._loop.now() + self._longest_wait_s + RETIRE_GRACE_S)
         if self._child is not None:
             self._files.write(replace(self._file_of(self._child), status=RETIRING))
 
@@ -157,6 +159,7 @@ class ProxyChild(RestartedChild):
                 raise OSError(errno.EADDRINUSE, str(error)) from None
         self.complete_listeners()
         config, common = self._config, self._config.common()
+        self._longest_wait_s = config.settings.longest_wait_s()
         child, control = fork_linked(
             self._loop,
             lambda control: config.roles.proxy(

@@ -40,7 +40,7 @@ from pwgrid.proxy.dashboard.feed import Feed
 from pwgrid.proxy.hosts.keep_hosts import HostKeeper
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.policy.arrival import UNIX, Arrivals
-from pwgrid.proxy.policy.refusal import stopping
+from pwgrid.proxy.policy.refusal import replaced, stopping
 from pwgrid.proxy.protocol_description import ProtocolDescription
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.reap_workers import STOPPED, DeadWorkers, keep_reaping
@@ -229,7 +229,7 @@ class Proxy:
         self.control.event("listening", {})
         await first_of(asyncio.wait([serving]), self._stop.wait())
         self.control.stopping()
-        self.queue.close(stopping())
+        self.queue.close(replaced() if self._is_retiring else stopping())
         self.feed.close()
         await serving
         self.handoffs.close()

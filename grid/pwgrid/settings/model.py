@@ -412,8 +412,9 @@ class Settings(BaseModel, frozen=True):
         return f"{url}/" if urlsplit(url).path else url
 
     def longest_wait_s(self) -> float:
-        """How long a client may wait for a slot, whatever it asks for."""
-        return max(self.worker_select_timeout, self.borrow_queue_timeout)
+        """How long a client may wait for a slot, whatever it asks for: in line, for a pool that starts on demand, and
+        for a browser of its own."""
+        return max(self.worker_select_timeout, self.borrow_queue_timeout) + 2 * self.launch_timeout
 
     def executable(self, browser_type: BrowserType) -> str:
         """The executable that was set for this browser type; empty: one is to be looked for."""

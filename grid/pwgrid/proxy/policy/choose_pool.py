@@ -167,7 +167,7 @@ def may_use(identity: Identity, pool: PoolView) -> bool:
 
 def asked_pool(parameters: Iterable[tuple[str, str]], pools: Mapping[str, PoolView]) -> str | None:
     """Returns the pool that `?pool=` names, or None. Raises Refusal if there is none of that name."""
-    named = {value.lower() for name, value in parameters if name == "pool"}
+    named = {value.lower() for name, value in parameters if name == "pool" and value}
     if not named:
         return None
     if len(named) > 1:

@@ -400,7 +400,8 @@ def _said(headers: Headers, parameters: Iterable[tuple[str, str]], what: str) ->
         return ""
     said = {value.strip() for value in given} - {""}
     if len(said) > 1:
-        raise Refusal(400, f"?{what}= and x-pwgrid-{what} say different things: make them agree, or leave one out")
+        who = f"?{what}= and x-pwgrid-{what}" if f"x-pwgrid-{what}" in headers else f"two ?{what}="
+        raise Refusal(400, f"{who} say different things: make them agree, or leave one out")
     return min(said, default="")
 
 
