@@ -149,6 +149,8 @@ class ChildSide:
     def _attach(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self._connected = sock
+        self._greeted.clear()
+        self._written.clear()
         self._link.connect(self.hello())
         asyncio.get_running_loop().add_reader(sock.fileno(), self._on_readable)
         self._flush()

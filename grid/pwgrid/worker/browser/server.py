@@ -86,7 +86,7 @@ class BrowserServer:
         self._started: asyncio.Future[Message] = self._loop.create_future()
         self._asked: dict[tuple[str, int], asyncio.Future[Message]] = {}
         """The answers that are awaited, by their kind and number: one to this worker's predecessor may still come."""
-        self._last_asked = 0
+        self._last_asked = os.getpid() << 24  # what its predecessor asked may be answered yet
         self._returned: asyncio.Future[None] = self._loop.create_future()
         """Done when the caller of `start` or `adopt` gets this object."""
         self._stderr: IO[bytes] | None = None
