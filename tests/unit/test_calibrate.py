@@ -17,7 +17,9 @@ from pwgrid.cli.calibrate.measure import CalibrateOptions, settings_for
 from pwgrid.cli.calibrate.sizing import Measured, Step
 from pwgrid.cli.main import main
 from pwgrid.cli.run import as_environment
+from pwgrid.cli.token import Place, create
 from pwgrid.common.errors import GridError
+from pwgrid.settings.load import Loaded
 from pwgrid.settings.load import load as load_settings
 from tests.support.disk import nothing_can_be_written
 
@@ -253,6 +255,19 @@ def test_no_flag_overrides_what_is_set_for_the_measurement(monkeypatch: pytest.M
     flags = ["--chromium", "4", "--firefox", "2", "--slots", "3", "--log-level", "debug", "--prefer", "system"]
     done = CliRunner().invoke(main, ["calibrate", "--most", "1", *flags], catch_exceptions=False)
     assert (done.exit_code, started) == (0, [["--port", "0", "--prefer", "system"]])
+
+
+def test_a_server_s_address_and_tokens_are_not_those_of_the_grid_that_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "grid.toml"
+    config.write_text('[listener]\nhost = "0.0.0.0"\nadvertised_url = "wss://grid.example.org"\n')
+    create(Place(tmp_path / "tokens.json"), "somebody", "client", 0, [])
+    started: list[Loaded] = []
+    monkeypatch.setattr(calibration, "main", lambda _asked, loaded, *_: started.append(loaded))
+    done = CliRunner().invoke(main, ["calibrate", "--config", str(config)])
+    assert done.exit_code == 0, done.output
+    assert (started[0].settings.host, started[0].settings.client_url()) == ("127.0.0.1", "ws://127.0.0.1:8080")
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -13,7 +13,7 @@ import click
 
 from pwgrid.cli import output
 from pwgrid.cli.calibrate import plot, sizing
-from pwgrid.cli.options import PRIVATE, Configured, as_arguments, with_json
+from pwgrid.cli.options import Configured, as_arguments, as_private, with_json
 from pwgrid.common.atomic_write import rewrite
 from pwgrid.common.errors import GridError
 from pwgrid.common.types import BROWSER_TYPES
@@ -55,7 +55,7 @@ def calibrate(config_file: Path | None, **rest: Any) -> None:
     names = ("url", "script", "browser_type", "seconds", "most", "svg", "write", "as_json")
     asked = CalibrateOptions(**{name: rest.pop(name) for name in names})
     environment = without_application_redis()
-    loaded = load(config_file, environment, rest | PRIVATE)
+    loaded = load(config_file, environment, as_private(rest), private=True)
     # A flag would beat what is set for the measurement, in the grid's environment.
     given = {**rest, **dict.fromkeys(settings_for(asked)), "port": 0, "config_file": config_file}
     main(asked, loaded, as_arguments(given), environment)
