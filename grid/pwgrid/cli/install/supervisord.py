@@ -74,9 +74,7 @@ class Supervisord(Installation):
         code, said = _supervisorctl(self._conf, "pid").answer()
         if code:
             return f"the supervisord of {self._conf} does not answer ({said.strip()}): start it, or say --no-start"
-        if self._before.options.get("port") == self._service.port:
-            return ""  # it listens itself
-        return self._port_obstacle()
+        return self._port_obstacle(makes_room=True)  # also one that is stopped: what it has left may still listen
 
     def notes(self) -> Sequence[str]:
         service, ctl = self._service, shlex.join(_supervisorctl(self._conf).argv)
