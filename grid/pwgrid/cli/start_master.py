@@ -21,7 +21,7 @@ from pwgrid.forwarder.main import run_forwarder
 from pwgrid.installed.running_parts import RunningParts, log_warnings
 from pwgrid.master.config import Listeners, MasterConfig, Roles
 from pwgrid.master.leftovers import KeptOpen, find_leftovers
-from pwgrid.master.listener import inherited_listeners, open_listener, open_private
+from pwgrid.master.listener import inherited_listeners, is_elsewhere, open_listener, open_private
 from pwgrid.master.main import Master
 from pwgrid.master.upgrade import kept_open
 from pwgrid.proxy.main import run_proxy
@@ -103,7 +103,9 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
             runtime=runtime,
             redis_url=redis_url,
             redis=None if settings.redis_url else embedded_redis.prepare(runtime.directory / "redis"),
-            listeners=Listeners(listeners, lambda: completed(_open(settings, held)), completed),
+            listeners=Listeners(
+                listeners, lambda: completed(_open(settings, held)), completed, partial(_moved, settings, held)
+            ),
             roles=Roles(partial(_worker_role, parts), run_proxy, run_forwarder, run_tls),
             messages=messages,
             argv=_own_command(),
@@ -119,6 +121,17 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
 
 def _open(settings: Settings, held: contextlib.ExitStack) -> tuple[socket.socket, ...]:
     return (held.enter_context(open_listener(settings.host, settings.port, runtime_dir=settings.runtime_dir)),)
+
+
+def _moved(
+    settings: Settings, held: contextlib.ExitStack, listeners: tuple[socket.socket, ...]
+) -> tuple[socket.socket, ...]:
+    """These, unless they are on another address than the settings name: then one on that address."""
+    if not is_elsewhere(listeners, settings.host):
+        return listeners
+    outer = [each for each in listeners if each.family != socket.AF_UNIX]
+    made = open_listener(settings.host, settings.port, runtime_dir=settings.runtime_dir, instead_of=outer)
+    return (held.enter_context(made),)
 
 
 def _with_inner(

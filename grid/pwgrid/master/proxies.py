@@ -22,6 +22,7 @@ from pwgrid.master.child import Child, Exit, RestartedChild, fork_linked
 from pwgrid.master.child_files import ChildFileWriter
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.leftovers import Leftovers
+from pwgrid.master.listener import addresses
 from pwgrid.master.policy import validate_reports
 from pwgrid.master.policy.backoff import Backoff
 from pwgrid.runtime.child_arguments import ProxyArguments
@@ -135,6 +136,21 @@ class ProxyChild(RestartedChild):
                 each.close()
         else:
             self.listeners = tuple(reconnect.sockets)
+        return True
+
+    def move_listeners(self) -> bool:
+        """Listen where the settings say, if its listening sockets are of another address; returns whether they were.
+        The proxy itself accepts on those until it is replaced. Raises OSError."""
+        old = self.listeners
+        try:
+            self.listeners = self._config.listeners.moved(old)
+        except GridError as error:
+            raise OSError(errno.EADDRINUSE, str(error)) from None
+        if self.listeners == old:
+            return False
+        log.info("address_changed", was=addresses(old), now=addresses(self.listeners))
+        for each in old:
+            each.close()
         return True
 
     def complete_listeners(self) -> None:
@@ -338,10 +354,13 @@ class Proxies:
     def attach(self, reconnect: Reconnect) -> bool:
         """Take a proxy's new connection; False when it is none of these proxies."""
         proxy = next((each for each in self._all() if each.pid == reconnect.pid), None)
+        has_its_sockets = proxy is not None and bool(proxy.listeners)
         if proxy is None or not proxy.attach(reconnect):
             return False
         if proxy is self.current:  # one that ends must not take the place of the current one's sockets
             try:
+                if not has_its_sockets and proxy.move_listeners():
+                    self.replace(self._wanted or Reason(WorkerEnd.CONFIGURATION))
                 proxy.complete_listeners()
             except OSError as error:  # the next proxy to be forked tries again
                 log.error("listener_not_opened", reason=error.strerror or str(error))

@@ -385,6 +385,8 @@ class Proxy:
         self._is_retiring = True
         self.hosts.be_silent()
         server.accept_nobody()
+        for each in self.boot.listeners:  # also those on which only a TLS process accepts
+            each.close()
         self.feed.close()  # its pages connect again, to the other proxy
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.longest_wait_s() + 2 * HANDOFF_TIMEOUT_S + GRACE_S):
