@@ -2,16 +2,20 @@
 
 import pwd
 import threading
+from dataclasses import replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from pwgrid.cli.install.installation import SERVICE_USER, InstallOptions, Service
-from pwgrid.cli.install.record import Record
-from pwgrid.cli.install.steps import TextFile
+from pwgrid.cli.install import supervisord
+from pwgrid.cli.install.installation import SERVICE_USER, InstallOptions, InstallPaths, Service
+from pwgrid.cli.install.record import Record, digest, make_all
+from pwgrid.cli.install.steps import Directory, TextFile
 from pwgrid.cli.install.supervisord import Supervisord, await_ready
+from pwgrid.cli.main import main
 from pwgrid.common.errors import GridError
 
 
@@ -52,6 +56,36 @@ def test_a_user_s_own_grid_is_where_its_commands_look(record: Record, monkeypatc
     has_user(monkeypatch, None)
     (command,) = Supervisord(InstallOptions(user=True), record).stop()
     assert command.argv[-3:] == ("stop", "--port", "9000")
+
+
+@pytest.mark.parametrize("user", [True, False])
+def test_a_grid_is_ended_where_its_configuration_says_that_it_is(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: bool
+) -> None:
+    has_user(monkeypatch, 4711)
+    file = tmp_path / "grid.toml"
+    file.write_text('[listener]\nhost = "0.0.0.0"\n[runtime]\nruntime_dir = "/srv/run"\n')
+    monkeypatch.setattr(InstallPaths, "of", lambda *, user: InstallPaths(*[tmp_path] * 5))
+    (command,) = Supervisord(InstallOptions(user=user), record).stop()
+    assert command.argv[-5:] == ("stop", "--port", "9000", "--runtime-dir", "/srv/run")
+
+
+@pytest.mark.parametrize(("code", "is_removed"), [(0, True), (4, True), (1, False), (137, False)])
+def test_files_are_removed_only_where_no_grid_lives_on(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, is_removed: bool
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    stop, program = tmp_path / "stop", tmp_path / "conf.d/pwgrid.conf"
+    stop.write_text(f"#!/bin/sh\necho it goes on >&2; exit {code}\n")
+    stop.chmod(0o755)
+    monkeypatch.setattr(supervisord, "by_path", lambda: (str(stop),))
+    config = InstallPaths.of(user=True).config
+    made = replace(record, directories=[str(config.parent), str(config)], files={str(program): digest("")})
+    make_all([Directory(config.parent), Directory(config)], config, made)
+    done = CliRunner().invoke(main, ["uninstall", "supervisor", "--user", "--yes"])
+    assert (done.exit_code == 0, program.exists(), config.exists()) == (is_removed, not is_removed, not is_removed)
+    assert is_removed or "it goes on" in done.output
 
 
 def test_where_supervisord_was_removed_there_is_nothing_to_end(record: Record) -> None:

@@ -190,9 +190,10 @@ class Installation(ABC):
 
     @cached_property
     def _settings(self) -> Settings:
-        """What the configuration of an earlier installation says, which is kept."""
+        """What the configuration of an earlier installation says, which is kept. Raises GridError."""
         file = self._places.config / "grid.toml"
-        return load(file, {}, {}).settings if file.exists() else Settings()
+        # The service's address is not the file's, and its token need not be there.
+        return load(file, {}, {"host": "127.0.0.1"}).settings if file.exists() else Settings()
 
     @cached_property
     def _browsers(self) -> list[FoundBrowser | None]:

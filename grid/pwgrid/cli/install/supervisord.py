@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from pwgrid.cli import exit_codes
 from pwgrid.cli.install.installation import SERVICE_USER, Installation, Service, with_lines
 from pwgrid.cli.install.steps import Command, Step, TextFile, Wait, uid_of
 from pwgrid.cli.own_command import by_path
@@ -95,13 +96,17 @@ class Supervisord(Installation):
         if not conf.is_file() or not _program_file(conf).exists():  # without its configuration supervisord was removed
             return []
         command = (*by_path(), "stop", "--port", str(self._before.options["port"]))
+        base = self._settings.runtime_dir
         if not self._asked.user:
             uid = uid_of(SERVICE_USER)
             if uid is None:
                 return []  # supervisord alone can end what may still run
             # Root asks no other user's grid without naming it.
-            command += ("--runtime-dir", str(base_of(uid, Path(TEMPORARY_DIR))))
-        return [Command(command, accepted=range(256))]
+            base = base or str(base_of(uid, Path(TEMPORARY_DIR)))
+        if base:
+            command += ("--runtime-dir", base)
+        # Any other failure ends the uninstallation here: a grid that lives on needs its files.
+        return [Command(command, accepted=(exit_codes.DONE, exit_codes.NONE_RUNNING))]
 
     def forget(self) -> Sequence[Command]:
         """Their failure does not matter: supervisord may not run, or not know the program."""
