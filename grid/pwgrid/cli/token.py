@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pwgrid.cli import output
-from pwgrid.cli.ask_grid import ask, find_grid, redis_of
+from pwgrid.cli.ask_grid import WithoutMasterError, ask, find_grid, redis_of
 from pwgrid.cli.options import GRID_OPTIONS, with_json, with_options
 from pwgrid.common.errors import GridError, NoGridError, RegistryUnavailable
 from pwgrid.common.wording import counted
@@ -113,8 +113,8 @@ def place(config_file: Path | None, port: int | None, runtime_dir: str | None) -
     """Where the tokens are: beside the configuration file that is named, else where the running grid reads them, else
     in the default place.
 
-    Raises GridError where several grids run, and for one that takes no tokens; UsageError where a named grid reads
-    others than those of the named file.
+    Raises GridError where several grids run, and for one that has no master or takes no tokens; UsageError where a
+    named grid reads others than those of the named file.
     """
     from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE, find_tokens_file
 
@@ -126,6 +126,8 @@ def place(config_file: Path | None, port: int | None, runtime_dir: str | None) -
         return Place(path, _reader_of(path) or _service_uid(path))
     try:
         grid = find_grid(port, runtime_dir)
+    except WithoutMasterError:  # the next master reads what this one has read, and only a master tells which file
+        raise
     except NoGridError:
         if is_grid_named:
             raise
