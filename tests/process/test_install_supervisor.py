@@ -1,7 +1,12 @@
 """What `pwgrid install` and `uninstall` ask of a grid under supervisord; a script stands for supervisorctl."""
 
+import contextlib
+import os
 import pwd
+import socket
+import tempfile
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +22,7 @@ from pwgrid.cli.install.steps import Directory, TextFile
 from pwgrid.cli.install.supervisord import Supervisord, await_ready
 from pwgrid.cli.main import main
 from pwgrid.common.errors import GridError
+from pwgrid.runtime.directory import RuntimeDir
 
 
 @pytest.fixture
@@ -181,23 +187,66 @@ def test_a_program_that_ends_at_once_is_not_waited_for(record: Record, tmp_path:
         await_ready(Path(record.options["conf"]), about)
 
 
-def test_a_grid_that_starts_is_waited_for(record: Record, tmp_path: Path) -> None:
-    asked: list[str] = []
+@pytest.fixture
+def health() -> Iterator[tuple[int, list[HTTPStatus], list[str]]]:
+    """A port where somebody answers as a grid; the answers that it gives, the last one again and again; what it was
+    asked."""
+    answers, asked = [HTTPStatus.OK], []
 
     class Health(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append(self.path)
-            self.send_response(HTTPStatus.OK if len(asked) == 2 else HTTPStatus.SERVICE_UNAVAILABLE)
+            self.send_response(answers.pop(0) if len(answers) > 1 else answers[0])
             self.end_headers()
 
-    (tmp_path / "bin/supervisorctl").write_text("#!/bin/sh\necho pwgrid STARTING\n")
     with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server:
         threading.Thread(target=server.serve_forever).start()
-        try:
-            await_ready(Path(record.options["conf"]), service(port=server.server_port))
-        finally:
-            server.shutdown()
+        yield server.server_port, answers, asked
+        server.shutdown()
+
+
+@contextlib.contextmanager
+def master_on(port: int) -> Iterator[None]:
+    """This process is one, as far as other processes see."""
+    with (
+        tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as base,
+        RuntimeDir.create(base, port).locked(f"ws://127.0.0.1:{port}") as runtime,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control,
+    ):
+        control.bind(str(runtime.control_path))
+        yield
+
+
+def supervisorctl_says(tmp_path: Path, *states: str) -> None:
+    """One state after the other, the last one again and again."""
+    file = tmp_path / "states"
+    file.write_text("\n".join(states) + "\n")
+    (tmp_path / "bin/supervisorctl").write_text(
+        f"#!/bin/sh\nread state < {file}; echo pwgrid $state; test $(/usr/bin/wc -l < {file}) = 1 ||"
+        f" /usr/bin/sed -i 1d {file}\n"
+    )
+
+
+def test_a_grid_that_starts_is_waited_for(
+    record: Record, tmp_path: Path, health: tuple[int, list[HTTPStatus], list[str]]
+) -> None:
+    port, answers, asked = health
+    answers.insert(0, HTTPStatus.SERVICE_UNAVAILABLE)
+    supervisorctl_says(tmp_path, "STARTING", f"RUNNING pid {os.getpid()}, uptime 0:00:03")
+    with master_on(port):
+        await_ready(Path(record.options["conf"]), service(port=port))
     assert asked == ["/health/ready", "/health/ready"]
+
+
+@pytest.mark.parametrize("began", ["STARTING", "RUNNING pid 1, uptime 0:00:03"])
+def test_what_the_grid_before_has_left_is_not_the_grid_that_starts(
+    record: Record, tmp_path: Path, health: tuple[int, list[HTTPStatus], list[str]], began: str
+) -> None:
+    """Its proxy is ready for a while, also where the new master ends before it has loaded its settings."""
+    port, _, _ = health
+    supervisorctl_says(tmp_path, began, "BACKOFF Exited too quickly")
+    with master_on(port), pytest.raises(GridError, match="supervisord says of it: pwgrid BACKOFF Exited too quickly"):
+        await_ready(Path(record.options["conf"]), service(port=port))
 
 
 def service(port: int) -> Service:

@@ -4,6 +4,7 @@ import configparser
 import contextlib
 import glob
 import http.client
+import re
 import shlex
 import shutil
 import ssl
@@ -20,7 +21,8 @@ from pwgrid.cli.install.steps import Command, Step, TextFile, Wait, uid_of
 from pwgrid.cli.own_command import by_path
 from pwgrid.common.errors import GridError
 from pwgrid.common.paths import resource_dir
-from pwgrid.runtime.directory import base_of
+from pwgrid.runtime.directory import base_of, read_lock
+from pwgrid.runtime.find_grids import OtherGrid, RunningGrid, find_others, find_running
 from pwgrid.settings.model import reachable
 
 _USUAL: Final = ("/etc/supervisor/supervisord.conf", "/etc/supervisord.conf", "/etc/supervisord/supervisord.conf")
@@ -162,15 +164,27 @@ def _supervisorctl(conf: Path, *arguments: str, accepted: Collection[int] = (0,)
 
 
 def await_ready(conf: Path, about: Service) -> None:
-    """Returns when the grid is ready. Raises GridError if it ends, or is not ready in time."""
+    """Returns when the grid that supervisord runs is ready. Raises GridError if it ends, or is not ready in time."""
     until = time.monotonic() + _STARTS_WITHIN_S
-    while not is_ready(about.host, about.port):
+    while True:
         state = _supervisorctl(conf, "status", _PROGRAM).answer()[1].strip()
+        # Not ready alone: a proxy that the master before has left answers, too. Not RUNNING alone: that is any process
+        # that has not ended within some seconds.
+        running = re.search(r"RUNNING +pid (\d+)", state)
+        if running and is_master(int(running[1]), about.port) and is_ready(about.host, about.port):
+            return
         if any(word in state for word in ("BACKOFF", "EXITED", "FATAL", "no such")):
             raise GridError(f"supervisord says of it: {state}")
         if time.monotonic() > until:
             raise GridError(f"it is not ready after {_STARTS_WITHIN_S:g} s; supervisord says of it: {state}")
         time.sleep(_POLL_INTERVAL_S)  # noqa: TID251 - supervisord tells nobody of what it has started
+
+
+def is_master(pid: int, port: int) -> bool:
+    """Whether this process is the master of a grid on this port, be it another user's."""
+    there: list[RunningGrid | OtherGrid] = [*find_running(elsewhere=True), *find_others()]
+    locks = [read_lock(each.directory) for each in there if each.port == port]
+    return any(lock is not None and lock.is_held and lock.pid == pid for lock in locks)
 
 
 def is_ready(host: str, port: int) -> bool:
