@@ -10,6 +10,7 @@ import shlex
 import shutil
 import socket
 import sys
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -91,6 +92,23 @@ def test_a_file_that_is_no_utf_8_any_more_stays_as_any_that_was_changed(host: Ho
     host.install()
     host.settings.path.write_bytes(b"# Gr\xfc\xdf\xfe\n")
     assert Removal(made, (), purge=False).kept == [host.settings.path]
+
+
+def test_a_log_that_has_become_large_is_not_read_into_memory(host: Host) -> None:
+    log = TextFile(host.etc / "log", "", operators=True)
+    host.files, host.wanted = (*host.files, log), [*host.wanted, log]
+    made = host.record()
+    host.install()
+    os.truncate(log.path, 64 << 20)
+    tracemalloc.start()
+    try:
+        assert not log.is_needed()
+        assert len(shown([log])) < 1000
+        assert Removal(made, (), purge=False).kept == [log.path]
+        assert log.path in Removal(made, (), purge=True).files
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_tokens_that_an_earlier_installation_has_left_are_given_to_the_user_of_this_one(host: Host) -> None:
