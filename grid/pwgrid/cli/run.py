@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import http.client
 import os
 import shlex
 import shutil
@@ -326,7 +327,8 @@ def closing_line(ready: ReadyReport) -> str:
         peak_mib = ask(ready.grid(), "status")["host"]["peakMib"]
         with opener.open(request, timeout=FIGURES_TIMEOUT_S) as answer:
             return closing_text(orjson.loads(answer.read()), peak_mib)
-    except (OSError, GridError) as error:
+    # A grid may end, or be cut off, in the middle of an answer: that is no failure of a command that has passed.
+    except (OSError, GridError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
         return f"no figures of the sessions: {error}"
 
 
