@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import socket
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 import pytest
 from playwright.async_api import Error, Playwright
 
+from pwgrid.cli.install.installation import addresses_on
 from pwgrid.common.restricted_exec import abi
 from pwgrid.installed.browsers import find_browser
 from pwgrid.settings.model import Settings
@@ -325,6 +327,24 @@ async def test_a_user_of_its_own_in_chromium_s_sandbox_and_a_token_that_only_roo
     await browser.close()
     # Root finds it without a word of where it is.
     assert json.loads(running.manager.command(PWGRID, "status", "--json"))["ready"]
+
+
+async def test_a_taken_port_ends_no_session_and_another_address_is_moved_to(
+    running: Service, playwright: Playwright
+) -> None:
+    manager, before = running.manager, running.main()
+    browser = await playwright.chromium.connect(running.endpoint)
+    page = await browser.new_page()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = await asyncio.to_thread(manager.complaint, PWGRID, "install", "systemd", "--port", port, "--yes")
+        assert f"cannot listen on 127.0.0.1 port {port}" in said
+    assert await page.evaluate("6 * 7") == 42
+    await browser.close()
+    assert running.main() == before
+    for host in ("0.0.0.0", "127.0.0.1"):  # where it listens itself is no obstacle
+        await asyncio.to_thread(running.install, "--host", host, "--yes")
+        assert addresses_on(running.port) == {host}
 
 
 async def test_reload_restart_upgrade_a_new_unit_and_a_killed_and_a_frozen_master_lose_no_session_and_refuse_nobody(
