@@ -177,6 +177,11 @@ class Roster:
             return own
         return next((each.pools[name] for each in self.others if name in each.offered()), own)
 
+    def is_only_elsewhere(self, name: str) -> bool:
+        """Whether another host offers this pool, and this one does not."""
+        pool = self.pool(name)
+        return pool is not None and pool is not self.pools.get(name)
+
     def is_available_elsewhere(self, name: str) -> bool:
         """Whether another host that gets clients has an available worker of this pool."""
         return name in self.hosts.available
@@ -253,8 +258,8 @@ class Roster:
         )
 
     def shortage(self, name: str) -> str | None:
-        """Returns why this pool can take no session at all; None when a worker is available."""
-        pool = self.pools.get(name)
+        """Returns why this pool, as `pool` finds it, can take no session at all; None when a worker is available."""
+        pool = self.pool(name)
         return readiness.shortage(name, pool) if pool and not pool.is_removed else f"there is no pool {name} any more"
 
 

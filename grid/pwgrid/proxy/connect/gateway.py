@@ -271,7 +271,7 @@ class Gateway:
     def _does_not_start(self, name: str) -> Refusal | None:
         """Returns the refusal for clients of a pool that should start for them and cannot; else None."""
         pool = self.roster.pools.get(name)
-        if pool is None or not pool.is_on_demand or pool.available or not pool.reason:
+        if pool is None or not pool.starts_for_clients or pool.available or not pool.reason:
             return None
         if self.roster.is_available_elsewhere(name):
             return None
