@@ -14,6 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
+from pwgrid.cli.ask_grid import find_grid
+from pwgrid.cli.ask_hosts import HostSilent, ask_master_of, other_hosts
+from pwgrid.common.errors import GridError
 from tests.conftest import counters_are_exact
 from tests.support import raw
 from tests.support.grid import eventually
@@ -202,6 +205,34 @@ def test_a_host_whose_proxy_is_frozen_holds_nobody_up(hosts: tuple[Host, Host]) 
 
 
 # What is done at another host
+
+
+def test_what_a_frozen_host_was_asked_and_has_not_heard_it_does_not_do_later(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    proxy = psutil.Process(second.grid.status()["proxy"]["pid"])
+    there = find_grid(first.grid.port, str(first.grid.runtime.parent))
+    (to_second,) = other_hosts(there, first.name)
+    proxy.suspend()
+    try:
+        answer = first.ask("POST", f"/v1/pools/second-chromium-y/scale?host={second.name}", {"workers": 2})
+        assert answer.status == 503
+        assert answer.body["error"].startswith(f"host {second.name} was not asked: ")
+        with pytest.raises(GridError) as caught:
+            ask_master_of(there, to_second, "scale", {"second-chromium-y": 2})
+        assert not isinstance(caught.value, HostSilent)
+    finally:
+        proxy.resume()
+    eventually(lambda: questions_not_found(second) == 2, "it has come for both")
+    wanted = {pool["name"]: pool["wanted"] for pool in second.get("/v1/pools")["pools"]}
+    assert wanted["second-chromium-y"] == 1
+    know_each_other(first, second)
+
+
+def questions_not_found(host: Host) -> int:
+    """How many questions other hosts' connections have come for that were not there any more."""
+    named = r'^pwgrid_proxy_http_requests_total\{method="POST",route="/forwarded/\{id\}",status="404"\} (\d+)'
+    found = re.search(named, host.grid.get("/metrics")[2].decode(), re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def test_a_session_is_ended_at_any_host(hosts: tuple[Host, Host]) -> None:

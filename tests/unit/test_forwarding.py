@@ -9,15 +9,17 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 
 from pwgrid.common.client_marks import mark_passed_on, mark_served
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
+from pwgrid.proxy.api.hosts import ask_master
 from pwgrid.proxy.connect.forwarding import Forwarding
 from pwgrid.proxy.connect.from_other_hosts import FromOtherHosts
-from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs, HostUnreachable, may_be_served
+from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs, HostSilent, HostUnreachable, may_be_served
 from pwgrid.proxy.hosts.host_table import OtherHost
 from pwgrid.proxy.hosts.keep_hosts import HostKeeper
 from pwgrid.proxy.policy.refusal import Refusal
@@ -267,6 +269,93 @@ async def test_nothing_is_forwarded_while_redis_is_away_or_no_forwarder_runs(
 async def test_what_no_worker_could_read_is_refused_here(forwarder: Forwarder, sock: socket.socket) -> None:
     with pytest.raises(Refusal):
         await forwarder.forwarding.offer(HOST, "w1", "s1", REQUEST | {"early": "x" * MAX_OFFER_BYTES}, sock, 0.0)
+
+
+# Questions
+
+
+async def unanswered(forwarder: Forwarder, answer: bytes, *, taken: bool, is_away: bool = False) -> HandoffFailure:
+    """Why a question has no answer, if the other host's proxy says this and closes the connection; `taken`: it takes
+    the question, `is_away`: Redis is, by then."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if taken:
+            del forwarder.records.forwards[ID]
+        forwarder.records.is_away = is_away
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        address = ("127.0.0.1", server.sockets[0].getsockname()[1])
+        with pytest.raises(HandoffFailure) as caught:
+            await forwarder.forwarding.ask_proxy(OtherHost(HostRecord("there", address), 0.0), {"token": "ci"})
+    return caught.value
+
+
+async def test_a_question_that_a_silent_host_has_not_taken_is_taken_back(forwarder: Forwarder) -> None:
+    failure = await unanswered(forwarder, b"", taken=False)
+    assert isinstance(failure, HostUnreachable)
+    assert not isinstance(failure, HostSilent)
+    assert forwarder.records.forwards == {}
+    assert len(forwarder.keeper.unreachable_for) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "taken", "is_away"),
+    [
+        (b"", True, False),
+        (b"", False, True),
+        (b"HTTP/1.1 500 Internal Server Error\r\n\r\n", True, False),
+        (b'HTTP/1.1 200 OK\r\n\r\n{"reply":', True, False),
+        (b"HTTP/1.1 200 OK\r\n\r\n3", True, False),
+    ],
+)
+async def test_what_a_host_may_have_taken_it_may_do(
+    forwarder: Forwarder, answer: bytes, taken: bool, is_away: bool
+) -> None:
+    assert isinstance(await unanswered(forwarder, answer, taken=taken, is_away=is_away), HostSilent)
+    assert len(forwarder.keeper.unreachable_for) == 1  # so that it is left alone for a while
+
+
+@pytest.mark.parametrize(("status", "is_refusal"), [(b"404 Not Found", True), (b"503 Service Unavailable", False)])
+async def test_a_host_that_refuses_a_question_has_done_nothing(
+    forwarder: Forwarder, status: bytes, is_refusal: bool
+) -> None:
+    failure = await unanswered(forwarder, b"HTTP/1.1 " + status + b"\r\n\r\n", taken=True)
+    assert (isinstance(failure, HostUnreachable), failure.is_refusal) == (False, is_refusal)
+
+
+async def test_a_view_that_another_host_has_not_opened_it_opens_for_nobody_later(forwarder: Forwarder) -> None:
+    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        there = OtherHost(HostRecord("there", ("127.0.0.1", server.sockets[0].getsockname()[1])), 0.0)
+        with pytest.raises(HandoffFailure):
+            async with forwarder.forwarding.view(there, {"view": {}}):
+                pass
+    assert forwarder.records.forwards == {}
+
+
+@pytest.mark.parametrize(
+    ("failure", "begins"),
+    [
+        (HostUnreachable("it is silent"), "host there was not asked: "),
+        (HostSilent("it is silent"), "host there may have been asked: look before you repeat it: "),
+    ],
+)
+async def test_an_operator_hears_whether_a_host_may_do_what_it_has_not_answered(
+    failure: HandoffFailure, begins: str
+) -> None:
+    grid = mock.Mock()
+    grid.hosts.name, grid.hosts.table.others = "here", {"there": HOST}
+    grid.gateway.forwarding.ask_proxy = mock.AsyncMock(side_effect=failure)
+    with pytest.raises(Refusal) as caught:
+        await ask_master(grid, "there", "scale", {"chromium": 2})
+    assert (caught.value.status, caught.value.error) == (503, f"{begins}it is silent")
 
 
 # From another host

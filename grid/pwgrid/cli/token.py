@@ -209,7 +209,7 @@ def _sessions_of(path: Path, runtime_dir: str | None, name: str, *, is_ended: bo
 def _end_elsewhere(grid: RunningGrid, name: str) -> Iterator[str]:
     """Has the sessions of the token ended on the other hosts of this grid. Yields a sentence about each one where they
     may go on, or new ones may begin."""
-    from pwgrid.cli.ask_hosts import ask_host, other_hosts
+    from pwgrid.cli.ask_hosts import HostSilent, ask_host, other_hosts
 
     try:
         others = list(other_hosts(grid, ask(grid, "status")["host"].get("name", "")))
@@ -220,6 +220,8 @@ def _end_elsewhere(grid: RunningGrid, name: str) -> Iterator[str]:
         try:
             if ask_host(grid, host, {"token": name}).get("isHere"):
                 yield f"host {host.name} has a token {name} in its own file: revoke it there, too"
+        except HostSilent as silent:
+            yield f"its sessions on host {host.name}, if it has any, may go on: {silent}"
         except (GridError, RegistryUnavailable) as error:
             yield f"its sessions on host {host.name}, if it has any, go on: {error}"
 

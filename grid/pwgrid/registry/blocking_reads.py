@@ -98,6 +98,14 @@ def leave_forward(url: str, prefix: str, question: Mapping[str, Any]) -> str:
     return forward_id
 
 
+def take_back_forward(url: str, prefix: str, forward_id: str) -> bool:
+    """Takes back what `leave_forward` has left. Returns whether it was still there, so that nobody gets it. Raises
+    RegistryUnavailable."""
+    with _connected(url, prefix) as redis:
+        (removed,) = _pipeline(redis, [("DEL", f"{prefix}{host_records.FORWARD}{forward_id}")])
+    return bool(removed)
+
+
 @dataclass(frozen=True, slots=True)
 class RegistryLook:
     """The registry at one moment. `news` are sessions that have begun or changed status since the previous look. Both

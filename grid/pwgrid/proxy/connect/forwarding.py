@@ -27,7 +27,7 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.grid_url import GridUrl
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
 from pwgrid.common.reasons import OfferRefusal
-from pwgrid.proxy.connect.handoff_link import HandoffFailure, HandoffLink, HostUnreachable
+from pwgrid.proxy.connect.handoff_link import HandoffFailure, HandoffLink, HostSilent, HostUnreachable
 from pwgrid.proxy.hosts.host_table import OtherHost
 from pwgrid.proxy.hosts.keep_hosts import HostKeeper
 from pwgrid.proxy.policy.forward_message import VIEW_PATH, head, outgoing, question_head
@@ -157,15 +157,17 @@ class Forwarding:
         return answer
 
     async def ask_proxy(self, host: OtherHost, question: Mapping[str, Any], more_s: float = 0.0) -> dict[str, Any]:
-        """Returns what another host's proxy answers; it may take `more_s` longer than most. Raises HandoffFailure."""
+        """Returns what another host's proxy answers; it may take `more_s` longer than most. Raises HandoffFailure:
+        HostSilent unless it is certain that it was not asked."""
         async with self._answered(host, question, more_s + ANSWER_S) as (reader, _):
             try:
                 async with asyncio.timeout(more_s + ANSWER_S):
                     answer = orjson.loads(await reader.read())
+                    if not isinstance(answer, dict):
+                        raise ValueError("it makes no sense")
             except (OSError, TimeoutError, ValueError) as error:
-                raise HandoffFailure(f"the answer of its host {host.record.name} is broken: {error!r:.100}") from None
-        if not isinstance(answer, dict):
-            raise HandoffFailure(f"the answer of its host {host.record.name} makes no sense")
+                self._keeper.unreachable(host, repr(error))
+                raise HostSilent(f"the answer of its host {host.record.name} is broken: {error!r:.100}") from None
         return answer
 
     @asynccontextmanager
@@ -181,7 +183,8 @@ class Forwarding:
         """Gives the WebSocket on which another host's proxy shows a session. Raises HandoffFailure; within the block
         websockets' ConnectionClosed."""
         name, address = host.record.name, GridUrl(host.record.is_encrypted, *host.record.address)
-        url = f"{address.web_socket}{VIEW_PATH}{await self._leave(question)}"
+        forward_id = await self._leave(question)
+        url = f"{address.web_socket}{VIEW_PATH}{forward_id}"
         try:
             opened = await connect(
                 url,
@@ -194,6 +197,7 @@ class Forwarding:
             )
         except (OSError, TimeoutError, InvalidMessage) as error:
             self._keeper.unreachable(host, repr(error))
+            await self._is_taken_back(forward_id)
             raise HandoffFailure(f"its host {name} does not answer") from None
         except InvalidStatus as refused:
             said = bytes(refused.response.body or b"")
@@ -217,14 +221,20 @@ class Forwarding:
                 writer.write(question_head(forward_id, GridUrl(False, *address).address).encode("latin-1"))
                 answered = await reader.readuntil(b"\r\n\r\n")
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            if writer is not None:
-                writer.close()
             self._keeper.unreachable(host, repr(error))  # also of a certificate that is not trusted
-            raise HostUnreachable(f"its host {name} does not answer") from None
+            why = f"its host {name} does not answer"
+            if writer is None:
+                raise HostUnreachable(why) from None  # which has not heard what it was to take
+            writer.close()
+            raise (HostUnreachable if await self._is_taken_back(forward_id) else HostSilent)(why) from None
         try:
             status, _, headers = answered.partition(b"\r\n")
             if not status.startswith(b"HTTP/1.1 200 "):
-                raise HandoffFailure(f"its host {name} answers {status[:100].decode('latin-1')}", is_refusal=True)
+                why = f"its host {name} answers {status[:100].decode('latin-1')}"
+                if status.startswith(b"HTTP/1.1 500 "):  # whatever it had done by then
+                    self._keeper.unreachable(host, why)
+                    raise HostSilent(why)
+                raise HandoffFailure(why, is_refusal=status.startswith(b"HTTP/1.1 4"))
             length = _LENGTH.search(headers)
             yield reader, int(length[1]) if length else 0
         finally:
