@@ -189,6 +189,51 @@ async def test_a_worker_of_another_version_than_its_pool_says_which(page: Page) 
     assert shown == ["upgrade", "Playwright 1.58; upgrade", "upgrade"]
 
 
+TYPED_NUMBERS = """async hosts => {
+    const { showGrid } = await import('./dashboard/grid.js');
+    const sent = [];
+    const act = (_method, path, body) => sent.push([path, body.workers]);
+    const show = wanted => {
+        const pool = { wanted, browserType: 'chromium', lifetimeOfWorker: 10, ...(hosts ? { hosts } : {}) };
+        const tables = { grid: { ready: true }, pools: { tried: pool }, workers: {}, queue: {} };
+        showGrid({ operator: true, tables }, act);
+    };
+    show(2);
+    const form = document.querySelector('article[aria-label="pool tried"] form');
+    const [number, host] = [form.querySelector('input'), form.querySelector('select')];
+    const numbers = [];
+    const type = text => { number.value = text; number.dispatchEvent(new Event('input')); };
+    const then = what => { what(); numbers.push(number.valueAsNumber); };
+    then(() => show(3));
+    then(() => { type('7'); show(4); });  // it has no focus: somebody has pressed Tab
+    if (hosts)
+        then(() => { host.value = 'b'; host.dispatchEvent(new Event('change')); });
+    form.requestSubmit();
+    then(() => show(5));
+    then(() => { type('8'); type(String(hosts ? hosts.b.wanted : 5)); show(6); });
+    if (hosts)
+        then(() => { host.value = 'a'; host.dispatchEvent(new Event('change')); });
+    return [numbers, sent];
+}"""
+
+
+@pytest.mark.parametrize(
+    ("hosts", "numbers", "sent"),
+    [
+        (None, [3, 7, 5, 6], ["v1/pools/tried/scale", 7]),
+        (
+            {"a": {"wanted": 1, "available": 1}, "b": {"wanted": 9, "available": 9}},
+            [1, 7, 7, 9, 9, 1],
+            ["v1/pools/tried/scale?host=b", 7],
+        ),
+    ],
+)
+async def test_a_number_of_workers_that_was_typed_stays_until_it_is_sent(
+    page: Page, hosts: dict[str, Any] | None, numbers: list[int], sent: list[Any]
+) -> None:
+    assert await page.evaluate(TYPED_NUMBERS, hosts) == [numbers, [sent]]
+
+
 async def _pictures(page: Page) -> None:
     """Light and dark, as whoever looks after a change of this page wants to see it."""
     ARTIFACTS.mkdir(exist_ok=True)

@@ -90,11 +90,14 @@ function makePool(name, act) {
   form.addEventListener('submit', event => {
     event.preventDefault();
     const workers = wanted.valueAsNumber;
+    element.isTyped = false;
     const where = host.value ? ` on ${host.value}` : '';
     act('POST', path('scale', host.value), { workers }, `${name} wants ${plural(workers, 'worker')}${where} now.`);
     wanted.blur();
   });
-  host.addEventListener('change', () => { wanted.value = element.shown.pool.hosts?.[host.value]?.wanted ?? 0; });
+  // What somebody has typed stays until it is sent, or is the pool's number again.
+  wanted.addEventListener('input', () => { element.isTyped = wanted.value !== String(wantedNow(element)); });
+  host.addEventListener('change', () => { if (!element.isTyped) wanted.value = wantedNow(element); });
   const element = h('article', { class: 'pool', 'aria-label': `pool ${name}` },
     h('div', { class: 'pool-head' }, h('h3', { text: name }), h('p', { class: 'muted words' }), form),
     h('p', { class: 'reason', hidden: true }), h('div', { class: 'workers' }));
@@ -122,11 +125,16 @@ function updatePool(element, { pool, own, operator, hasVersions, host }) {
   // One host is scaled at a time: this one, if it has the pool and no other one is chosen.
   keyed(element.host, hosts.map(([name]) => [name, name]), name => h('option', { value: name, text: name }), () => {});
   element.host.hidden = hosts.length < 2;
-  if (document.activeElement !== element.wanted)
-    element.wanted.value = (hosts.length ? pool.hosts[element.host.value]?.wanted : pool.wanted) ?? 0;
+  if (!element.isTyped && document.activeElement !== element.wanted)
+    element.wanted.value = wantedNow(element);
   const most = Math.max(1, ...own.map(([, worker]) => worker.memoryMib ?? 0));
   keyed(element.querySelector('.workers'), own.map(([id, worker]) => [id, { worker, pool, most, operator }]),
     id => makeWorker(id, element.act), updateWorker);
+}
+
+// How many workers the pool wants: on the host that is chosen, where several have it.
+function wantedNow({ shown: { pool }, host }) {
+  return (pool.hosts?.[host.value] ?? (host.options.length ? {} : pool)).wanted ?? 0;
 }
 
 function makeWorker(id, act) {
