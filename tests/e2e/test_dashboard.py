@@ -189,6 +189,32 @@ async def test_a_worker_of_another_version_than_its_pool_says_which(page: Page) 
     assert shown == ["upgrade", "Playwright 1.58; upgrade", "upgrade"]
 
 
+MEMORY = """async sizes => {
+    const { showGrid } = await import('./dashboard/grid.js');
+    const worker = { pool: 'tried', status: 'available', active: 0, slots: 1, lifetime: 0, startedAt: 0 };
+    const workers = Object.fromEntries(sizes.map((memoryMib, index) => [index, { ...worker, memoryMib }]));
+    const pool = { wanted: 2, browserType: 'chromium', lifetimeOfWorker: 10, memoryLimitMib: 100 };
+    showGrid({ tables: { grid: { ready: true }, pools: { tried: pool }, workers, queue: {} } }, () => {});
+    const figure = [...document.querySelectorAll('#figures dt')].find(each => each.textContent === 'Memory');
+    const bars = [...document.querySelectorAll('.worker .memory')].map(bar => bar.getAttribute('aria-valuetext'));
+    return [figure.nextElementSibling.textContent, ...bars];
+}"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown"),
+    [
+        ([None, None], ["–", "not measured yet", "not measured yet"]),
+        ([7, None], ["7 MiB", "7 of 100 MiB", "not measured yet"]),
+        ([], ["0 MiB"]),
+    ],
+)
+async def test_what_was_not_measured_yet_is_not_said_to_be_nothing(
+    page: Page, sizes: list[int | None], shown: list[str]
+) -> None:
+    assert await page.evaluate(MEMORY, sizes) == shown
+
+
 TYPED_NUMBERS = """async hosts => {
     const { showGrid } = await import('./dashboard/grid.js');
     const sent = [];

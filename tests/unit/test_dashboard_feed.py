@@ -458,3 +458,12 @@ async def test_a_session_that_ends_as_one_begins_that_no_lifetime_counts_is_seen
     for _ in range(3):
         await shown.refresh(activity("y", completed=1))
     assert registry.read == []  # once it is known, nothing is read again
+
+
+def test_a_sample_has_no_memory_as_long_as_no_worker_was_measured() -> None:
+    feed = made(Grid())
+    measured = []
+    for workers in ([], [{}, {"memoryMib": None}], [{}, {"rssMib": 3}], [{"memoryMib": 2, "rssMib": 9}, {"rssMib": 3}]):
+        feed._status = {"workers": workers}
+        measured.append(feed._sample()[6])
+    assert measured == [0, None, 3, 5]

@@ -537,7 +537,8 @@ class Feed:
 
     def _sample(self) -> Sample:
         figures = self._figures
-        sizes = [worker.get("memoryMib") or worker.get("rssMib") or 0 for worker in self._status.get("workers", ())]
+        workers = self._status.get("workers", ())
+        sizes = list(filter(None, (worker.get("memoryMib") or worker.get("rssMib") for worker in workers)))
         before, self._sampled = self._sampled, (figures.handed_off, figures.refused)
         is_known = "redis" not in self._problems
         sample = (
@@ -547,7 +548,7 @@ class Feed:
             figures.refused - before[1],
             self._queue.waiting(),
             round(figures.lately_longest_wait_s, 3),
-            None if "master" in self._problems else sum(sizes),
+            None if "master" in self._problems or (workers and not sizes) else sum(sizes),
         )
         self.history.add(sample)
         figures.lately_longest_wait_s = 0.0

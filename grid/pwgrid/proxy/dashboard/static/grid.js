@@ -36,7 +36,9 @@ function showFigures(grid, pools, workers, queue) {
   const waiting = Object.values(queue).reduce((sum, line) => sum + line.clients, 0);
   const wanted = Object.values(pools).reduce((sum, pool) => sum + (pool.wanted ?? 0), 0);
   const available = Object.values(pools).reduce((sum, pool) => sum + (pool.available ?? 0), 0);
-  const memory = Object.values(workers).reduce((sum, worker) => sum + (worker.memoryMib ?? 0), 0);
+  const all = Object.values(workers);
+  const sizes = all.map(worker => worker.memoryMib).filter(Number.isFinite); // none in a worker's first seconds
+  const memory = sizes.length || !all.length ? sizes.reduce((sum, size) => sum + size, 0) : null;
   const outcomes = grid.outcomes ?? {};
   const here = grid.host ? ' on this host' : ''; // what is not counted over all hosts
   const figures = [
@@ -162,8 +164,8 @@ function updateWorker(element, { worker, pool, most, operator }) {
   rod(life, worker.lifetime, isLimited ? pool.lifetimeOfWorker : 0, null, `${worker.lifetime} of ${pool.lifetimeOfWorker} sessions`);
   const limit = pool.memoryLimitMib || pool.memoryHardLimitMib;
   const used = worker.memoryMib ?? 0;
-  rod(memory, used, limit || most, memoryLevel(used, pool),
-    limit ? `${used} of ${limit} MiB` : `${used} MiB without a limit; the largest worker of the pool has ${most}`);
+  const size = limit ? `${used} of ${limit} MiB` : `${used} MiB without a limit; the largest worker of the pool has ${most}`;
+  rod(memory, used, limit || most, memoryLevel(used, pool), Number.isFinite(worker.memoryMib) ? size : 'not measured yet');
   const sessions = isLimited ? `${worker.lifetime} of ${pool.lifetimeOfWorker} sessions` : plural(worker.lifetime, 'session') + ' so far';
   set(element.querySelector('.life'), { text: sessions + (worker.launches ? `, ${plural(worker.launches, 'own browser')}` : '') });
   set(element.querySelector('.size'), { text: limit ? `${mib(worker.memoryMib)} of ${limit}` : mib(worker.memoryMib) });
