@@ -35,10 +35,10 @@ export function view(session) {
   dialog.showModal();
 }
 
-function tell({ pages, page, why, ended }) {
-  if (ended) {
+function tell({ pages, page, why, ended, full }) {
+  if (ended || full) {
     feed = null; // the end of its connection, which follows, is no error
-    return say('The session is over.');
+    return say(ended ? 'The session is over.' : `${full} look at sessions of this browser already: nobody else may, until one of them closes.`);
   }
   choice.hidden = pages.length < 2;
   keyed(choice, pages.map(each => [each.id, each]), id => h('option', { value: id }),
