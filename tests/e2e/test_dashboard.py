@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, Playwright, expect
+from playwright.async_api import Browser, Page, Playwright, WebSocketRoute, expect
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -351,6 +351,33 @@ async def test_an_operator_looks_at_a_session_which_is_on_its_record(
     refused = await asyncio.to_thread(raw_answer, own_grid, raw.head(target=f"/v1/live/{session}"))
     assert refused.startswith(b"HTTP/1.1 409 "), refused
     assert "looked at by an operator" in (await asyncio.to_thread(own_grid.command, "sessions")).stdout
+
+
+VIEW = "async () => (await import('./dashboard/live_view.js')).view({ id: '0123', name: '' })"
+
+
+async def test_a_view_goes_on_with_the_next_proxy_and_says_that_as_many_look_as_may(page: Page) -> None:
+    """Playwright answers in place of the grid."""
+    views: asyncio.Queue[WebSocketRoute] = asyncio.Queue()
+    await page.route_web_socket(re.compile("/v1/live/0123$"), views.put_nowait)
+    said: asyncio.Queue[str | bytes] = asyncio.Queue()
+    state, pages = page.locator("#viewer-state"), [{"id": each, "url": f"about:{each}"} for each in ("one", "two")]
+    async with asyncio.timeout(30):
+        await page.evaluate(VIEW)
+        view = await views.get()
+        view.send(json.dumps({"pages": pages, "page": "two", "why": ""}))
+        await expect(state).to_have_text("about:two")
+        view.on_message(said.put_nowait)
+        await page.locator("#viewer-page").select_option("one")
+        assert json.loads(await said.get()) == {"page": "one"}
+        await view.close(code=1012)
+        again = await views.get()
+        again.on_message(said.put_nowait)
+        assert json.loads(await said.get()) == {"page": "one"}
+        again.send('{"full":8}')
+        await again.close()
+        await expect(state).to_contain_text("8 look at sessions of this browser already")
+        await page.keyboard.press("Escape")
 
 
 async def test_a_cdp_session_is_shown_with_its_profile_and_the_time_that_it_is_still_kept(

@@ -239,6 +239,19 @@ async def test_nothing_is_shown_while_it_cannot_be_recorded(tmp_path: Path, monk
     assert page.sent == [TRY_AGAIN_LATER]
 
 
+async def test_a_view_ends_with_its_proxy_so_that_the_page_connects_to_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Viewed(tmp_path, monkeypatch)
+    viewing = asyncio.create_task(page.view())
+    async with asyncio.timeout(BOUND_S):
+        await page.is_accepted.wait()
+        page.proxy_ends.set()
+        await viewing
+        assert await page.is_shown_no_more()
+    assert page.sent == [page_socket.SERVICE_RESTART]
+
+
 @pytest.mark.parametrize(
     ("left", "live_view", "status"),
     [

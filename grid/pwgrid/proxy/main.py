@@ -385,7 +385,7 @@ class Proxy:
         self._is_retiring = True
         self.hosts.be_silent()
         server.accept_nobody()
-        self.feed.close()  # its pages connect again, to the other proxy
+        self.feed.close()  # its pages and live views connect again, to the other proxy
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.longest_wait_s() + 2 * HANDOFF_TIMEOUT_S + GRACE_S):
                 await connections_end(server.server_state)

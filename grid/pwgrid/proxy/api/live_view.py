@@ -25,6 +25,8 @@ from pwgrid.common.session_lifecycle import SessionStatus
 from pwgrid.common.tasks import first_of
 from pwgrid.proxy.api.hosts import host_of_session
 from pwgrid.proxy.api.page_socket import (
+    NORMAL,
+    SERVICE_RESTART,
     close_page,
     send_to_page,
     until_refused,
@@ -100,7 +102,7 @@ def live_view_route(grid: Services) -> APIRouter:
     async def view(socket: WebSocket, session_id: Annotated[str, Path(alias="id")]) -> None:
         identity = who_looks(socket)
         session = await _session_to_show(grid, identity, session_id)
-        look = _Look(grid, session_id, str(arrival_of(socket)))
+        look, there = _Look(grid, session_id, str(arrival_of(socket))), None
         async with contextlib.AsyncExitStack() as stack:
             if (host := host_of_session(grid, session)) is None:
                 reader, writer = await _connected(grid, session.worker_id, session_id, is_operator=identity.is_operator)
@@ -113,10 +115,11 @@ def live_view_route(grid: Services) -> APIRouter:
             stack.push_async_callback(look.end)
             await socket.accept()
             try:
-                await first_of(shows(), until_refused(partial(who_looks, socket)))
+                await first_of(shows(), until_refused(partial(who_looks, socket)), grid.feed.ended.wait())
             except RegistryUnavailable:
                 return await close_page(socket, TRY_AGAIN_LATER)
-        await close_page(socket)
+        is_proxy_s_end = grid.feed.ended.is_set() or (there is not None and there.close_code == SERVICE_RESTART)
+        await close_page(socket, SERVICE_RESTART if is_proxy_s_end else NORMAL)
 
     @router.websocket(f"{VIEW_PATH}{{id}}")
     async def for_host(socket: WebSocket, forward_id: Annotated[str, Path(alias="id")]) -> None:
@@ -132,8 +135,8 @@ def live_view_route(grid: Services) -> APIRouter:
         reader, writer = await _connected(grid, *session, is_operator=asked.get("operator") is True)
         with contextlib.closing(writer):
             await socket.accept()
-            await relay(socket, reader, writer)
-        await close_page(socket)
+            await first_of(relay(socket, reader, writer), grid.feed.ended.wait())
+        await close_page(socket, SERVICE_RESTART if grid.feed.ended.is_set() else NORMAL)
 
     return router
 

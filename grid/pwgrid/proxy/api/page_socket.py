@@ -19,6 +19,7 @@ from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.refusal import Refusal, no_capacity
 from pwgrid.proxy.services import Services
 
+NORMAL: Final = 1000
 SERVICE_RESTART: Final = 1012
 """The WebSocket close code that has the page connect again, to the next proxy."""
 
@@ -94,7 +95,7 @@ async def send_to_page(socket: WebSocket, message: str | bytes) -> None:
         raise WebSocketDisconnect(1006, str(error)) from None
 
 
-async def close_page(socket: WebSocket, code: int = 1000) -> None:
+async def close_page(socket: WebSocket, code: int = NORMAL) -> None:
     """Closes the page's connection, if it is not closed already."""
     with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # as above
         await socket.close(code)

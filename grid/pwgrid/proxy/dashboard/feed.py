@@ -268,6 +268,8 @@ class Feed:
     ) -> None:
         self.history = Recent[Sample](MOST_SAMPLES)
         self.events = RecentEvents()
+        self.ended = asyncio.Event()
+        """Set when this proxy takes no further clients, or stops."""
         self._settings = settings
         self._registry = registry
         self._roster = hosts.roster
@@ -364,7 +366,11 @@ class Feed:
             self._problems.pop("writes", None)
 
     def close(self) -> None:
-        """Ends the feed of all pages, so that they connect again. Idempotent."""
+        """Ends the feed of all pages, and live views, so that they connect again to the next proxy. Idempotent."""
+        self.ended.set()
+        self._end_pages()
+
+    def _end_pages(self) -> None:
         for page in self._pages:
             page.ended.set()
 
@@ -374,7 +380,7 @@ class Feed:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("dashboard_failed", error=repr(error))
             self._producer = None
-            self.close()
+            self._end_pages()  # so that they connect again
 
     async def _produce(self) -> None:
         before: Activity | None = None
