@@ -236,7 +236,8 @@ class Proxy:
         if self.gateway.forwarding is not None:
             self.gateway.forwarding.close()
         self.gateway.refusal_log.flush()
-        await self.dead_workers.last_try()
+        if not self._is_retiring:  # else another proxy writes it
+            await self.dead_workers.last_try()
         self._background_tasks.cancel_all_but("control link")
         if self.hosts.name and self.roster.stopping and not self._is_retiring:
             await self.hosts.leave()
