@@ -353,6 +353,19 @@ async def test_an_operator_looks_at_a_session_which_is_on_its_record(
     assert "looked at by an operator" in (await asyncio.to_thread(own_grid.command, "sessions")).stdout
 
 
+async def test_a_page_that_is_one_too_many_says_so(own_grid: Grid, viewer: Browser) -> None:
+    page = await viewer.new_page()
+
+    async def is_full(feed: WebSocketRoute) -> None:
+        feed.send('{"full":100}')
+        await feed.close(code=1013)
+
+    await page.route_web_socket(re.compile("/v1/live$"), is_full)
+    await page.goto(own_grid.http)
+    await expect(page.locator("#link")).to_have_text("100 pages look at this grid already, trying again …")
+    await page.close()
+
+
 VIEW = "async () => (await import('./dashboard/live_view.js')).view({ id: '0123', name: '' })"
 
 

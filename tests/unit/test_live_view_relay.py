@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.tasks import end_task
 from pwgrid.proxy.api import page_socket
-from pwgrid.proxy.api.live_view import TRY_AGAIN_LATER, live_view_route, relay
+from pwgrid.proxy.api.live_view import live_view_route, relay
 from pwgrid.proxy.api.page_socket import close_page
 from pwgrid.proxy.api.requests_as_sent import ARRIVAL
 from pwgrid.proxy.policy.access import ANYBODY, Identity
@@ -236,7 +236,7 @@ async def test_nothing_is_shown_while_it_cannot_be_recorded(tmp_path: Path, monk
     page = Viewed(tmp_path, monkeypatch)
     page.note_view.side_effect = RegistryUnavailable("Redis is away")
     await page.shown(packet(PAGES))
-    assert page.sent == [TRY_AGAIN_LATER]
+    assert page.sent == [page_socket.TRY_AGAIN_LATER]
 
 
 async def test_a_view_ends_with_its_proxy_so_that_the_page_connects_to_the_next_one(

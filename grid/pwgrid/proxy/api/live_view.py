@@ -27,6 +27,7 @@ from pwgrid.proxy.api.hosts import host_of_session
 from pwgrid.proxy.api.page_socket import (
     NORMAL,
     SERVICE_RESTART,
+    TRY_AGAIN_LATER,
     close_page,
     send_to_page,
     until_refused,
@@ -50,9 +51,6 @@ SOCKET: Final = "live.sock"
 """In the worker's directory; pwgrid/worker/browser/live_view.cjs listens there."""
 
 CONNECT_S: Final = 2.0
-
-TRY_AGAIN_LATER: Final = 1013
-"""The WebSocket close code while it cannot be recorded that somebody looks."""
 
 _HEADER_BYTES: Final = 5
 _JSON: Final = 0
