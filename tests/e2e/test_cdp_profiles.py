@@ -420,6 +420,34 @@ async def test_a_worker_killed_while_it_saves_leaves_that_to_its_successor(
         assert await logged_in(page, site) == ["who=ada", "of ada"]
 
 
+async def test_who_waits_for_a_profile_gets_what_is_saved_after_the_worker_was_killed(
+    playwright: Playwright, exact_grid: Grid, struck_profiles: Path, site: str
+) -> None:
+    grid, use = exact_grid, struck_profiles / "-" / "shop-login.json"
+
+    async def next_client() -> list[str]:
+        async with shop(playwright, grid) as (_, page):
+            return await logged_in(page, site)
+
+    async with shop(playwright, grid) as (client, page):
+        await log_in(page, site)
+        (worker,) = grid.status()["workers"]
+        (browser,) = browsers(grid)
+        browser.suspend()  # so that it is not done with its writing
+        try:
+            assert request(grid, "DELETE", f"/v1/sessions/{latest(grid)['id']}").status == 202
+            await eventually_async(lambda: not client.is_connected(), "its client is told")
+            await eventually_async(lambda: json.loads(use.read_bytes())["use"].get("is_ending"), "it ends")
+            waits = asyncio.create_task(next_client())
+            os.kill(worker["pid"], signal.SIGKILL)
+            await is_succeeded(grid, worker)
+            assert "is in use by session" in grid.command("profile", "remove", "shop-login").stderr
+        finally:
+            browser.resume()
+    assert await waits == ["who=ada", "of ada"]
+    await is_over(grid)
+
+
 async def test_too_large_a_profile_is_not_saved_and_the_record_says_so(
     playwright: Playwright, grid: Grid, site: str
 ) -> None:

@@ -6,6 +6,8 @@ import json
 import math
 import os
 import socket
+import subprocess
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,15 +16,18 @@ from typing import Any, cast
 
 import pytest
 
+from pwgrid.common.profiles import Profile, ProfileUse
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.common.types import Isolation, Protocol
 from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.profiles.store import ProfileStore
+from pwgrid.registry.records import PROFILE
 from pwgrid.tokens.file import changing
 from pwgrid.tokens.tokens import Role, make
 from pwgrid.worker import sessions as module
 from pwgrid.worker.admission import Admission
 from pwgrid.worker.handoff_server import HandoffServer
-from pwgrid.worker.holders import End, Lease, LiveSession, OfferedClient, OwnBrowser, SessionClosed
+from pwgrid.worker.holders import End, Lease, LiveSession, OfferedClient, OwnBrowser, ProfileCopy, SessionClosed
 from pwgrid.worker.leases import digest_of
 from pwgrid.worker.slots import Slots
 
@@ -383,6 +388,35 @@ async def test_a_successor_knows_the_lease_of_each_session_also_of_one_that_is_o
     for closed in (SessionClosed("a", 1, 1, end, "l1"), SessionClosed("before", 1, 1, end, "l1")):
         worker.sessions.ended(closed)
     assert over == [("a", "l1", end), ("before", "l1", end)]
+
+
+@pytest.mark.parametrize("lease_id", ["", "l1"], ids=["of a session", "of a lease"])
+async def test_a_profile_that_is_being_saved_is_in_use_though_its_browser_server_has_ended(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lease_id: str
+) -> None:
+    """Also where the session's end has begun under this worker's predecessor, whose browser server told that."""
+    profile, holder, may_save = Profile("", "shop"), f"w-{lease_id}" if lease_id else "a", threading.Event()
+    settings = worker.sessions.profiles._settings
+    settings.profiles_dir, settings.profile_max_mib = str(tmp_path / "profiles"), 1
+    store, copy = ProfileStore(tmp_path / "profiles"), ProfileCopy(profile, tmp_path / "copy")
+    monkeypatch.setattr(ProfileStore, "save", lambda *_: may_save.wait(BOUND_S))
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as node:
+        worker.pid, worker.profiles = node.pid, {"a": copy}
+        store.take(profile, ProfileUse(holder, 0.0), node.pid, 1)
+        if lease_id:
+            fields = {PROFILE: "shop"}
+            worker.slots.hold(Lease(lease_id, client_fields=fields, digest="", expires_at=0.0, connected="a"))
+        worker.sessions.adopt(cast("Any", worker), {"a": {"lease": lease_id} if lease_id else {}})
+        end = End("grid", Reason(EndReason.WORKER_STOPPED))
+        worker.admission.leases.cut(end)
+        worker.sessions.ended(SessionClosed("a", 1, 1, end, lease_id, copy, is_in_order=True))
+        await worker.sessions.profiles.settled()
+    try:
+        assert store.use_of(profile) == ProfileUse(holder, 0.0, is_ending=True)
+    finally:
+        may_save.set()
+    await worker.sessions.profiles_saved()
+    assert store.use_of(profile) is None
 
 
 async def test_a_proxy_ends_a_session_that_is_there_and_hears_of_one_that_is_not(worker: Worker) -> None:

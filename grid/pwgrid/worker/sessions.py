@@ -115,6 +115,8 @@ class Sessions:
         if closed.session_id in self._saving:
             return
         if closed.profile is not None:
+            if closed.session_id not in self._ending:  # its end has begun under this worker's predecessor
+                self.profile_ends(closed.session_id)
             task = asyncio.create_task(self._save_and_end(closed, closed.profile, on_record))
             self._saving[closed.session_id] = task
             return
@@ -138,8 +140,9 @@ class Sessions:
 
     def profile_ends(self, session_id: str) -> None:
         """Called when the browser of a session with a profile begins to end."""
+        assert self.server is not None
         self._ending.add(session_id)
-        self.profiles.ends(session_id)
+        self.profiles.ends(session_id, self.server.pid)
 
     def is_ending(self, session_id: str) -> bool:
         """Whether the session is over but for its profile: it takes no client any more."""
