@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import pytest
 
+from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.profiles import Profile, ProfileUse
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.common.types import Isolation, Protocol
@@ -268,6 +269,40 @@ async def test_a_client_that_waits_for_its_own_browser_is_answered_when_its_work
             await worker.sessions.cut(Reason(EndReason.WORKER_STOPPED), None)
     # What it first hears is that it waits.
     assert worker.done == ["answer a", *(["acquire a"] * has_begun), "give back a", "answer a"]
+    assert worker.slots.taken == 0
+
+
+async def test_a_client_that_waits_for_its_own_browser_may_go_elsewhere_when_the_browser_server_is_gone(
+    worker: Worker,
+) -> None:
+    heard: list[dict[str, Any]] = []
+    await worker.serve("served")
+    with asking_for_own_browser(worker, lambda packet: heard.append(json.loads(packet))):
+        await asyncio.sleep(0)
+        worker.admission.all_ended("browser", EndReason.BROWSER_SERVER_LOST)
+    assert heard[-1]["refused"] == OfferRefusal.GONE
+    assert [each for each in worker.done if each.startswith("end")] == ["end served"]
+    assert worker.slots.taken == 0
+
+
+async def test_a_client_on_its_way_to_a_browser_server_that_hangs_is_no_session_and_may_go_elsewhere(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[dict[str, Any]] = []
+    on_its_way = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(worker, "hand_over", lambda _client: on_its_way)
+    with socket.socket() as sock:
+        session = LiveSession("a", "c:1")
+        worker.slots.admit(session)
+        worker.sessions.serve(
+            OfferedClient(session, math.inf, {}, "", "", sock, lambda packet: heard.append(json.loads(packet)))
+        )
+        worker.admission.all_ended("grid", EndReason.HUNG)
+        assert heard == []  # it may still get there
+        on_its_way.set_exception(BrowserServerGone())
+        await asyncio.sleep(0)
+    assert [each["refused"] for each in heard] == [OfferRefusal.GONE]
+    assert worker.done == []
     assert worker.slots.taken == 0
 
 

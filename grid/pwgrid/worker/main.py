@@ -372,6 +372,7 @@ class Worker:
         self.admission.all_ended("grid", EndReason.HUNG)
         self._stop_s = 0.0
         self._fail(Reason(WorkerEnd.BROWSER_SERVER_HUNG), 0.0, EndReason.HUNG)
+        await server.stop(0)  # now: the clients that are on their way to it wait for that
 
     async def _tell_when_outdated(self, files: Mapping[str, Identity]) -> None:
         """Has the master replace this worker when another file is where one of these was: the kernel knows files by

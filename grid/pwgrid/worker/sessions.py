@@ -188,9 +188,14 @@ class Sessions:
         )
 
     def all_ended(self, end: End) -> None:
-        """Ends every live session in the records, when no browser server will report their ends."""
-        for session_id in self._slots.live.keys() - self._saving.keys():
-            self.ended(SessionClosed(session_id, 0, 0, end))
+        """Ends every live session in the records, when no browser server will report their ends. A client that it has
+        not got may go to another worker: one that waits for its own browser hears that here, one that is on its way
+        once the link to the browser server has ended."""
+        for session_id in list(self._acquiring):
+            self._let_go(session_id, OfferRefusal.GONE)
+        for session in list(self._slots.live.values()):
+            if session.is_served and session.id not in self._saving:
+                self.ended(SessionClosed(session.id, 0, 0, end))
 
     def end(self, session_id: str, reason: Reason[EndReason], text: str | None = None) -> None:
         """Closes one session; `ended` follows. Ignores unknown ids. `text` is what its client hears."""
