@@ -231,7 +231,7 @@ class Settings(BaseModel, frozen=True):
     session_history_ttl: Annotated[float, value_types.seconds(1)] = setting(3600.0, "sessions", "proxy", "worker")
     """How long the record of an ended session is kept."""
     session_history_max: Annotated[int, value_types.Bounds(0, 10_000_000)] = setting(10000, "sessions", "proxy")
-    """How many sessions the index holds."""
+    """How many sessions lists have, and how many leases: the newest ones, and all that live."""
 
     headless: bool = setting(True, "browsers", "worker")
     """Browsers run without a display."""
