@@ -181,6 +181,20 @@ def test_a_worker_that_misses_its_drain_deadline_is_killed_with_its_tree() -> No
         grid.end()
 
 
+def test_a_worker_with_profiles_has_the_time_that_it_takes_to_save_them() -> None:
+    settings = {"drain_timeout": -30}  # else it would be killed at once
+    with MasterGrid(settings=settings, behaviour={"chromium": "slow"}, worker_says={"hasProfiles": True}) as grid:
+        grid.expect("ready")
+        worker, at = grid.expect("available"), grid.mark()
+        grid.ask("drain", {"worker": worker["worker"], "reason": "new kernel"})
+        grid.expect("available", at)
+        assert worker["worker"] in [each["id"] for each in grid.status()["workers"]]
+        grid.ask("drain", {"worker": worker["worker"], "now": True})
+        grid.expect("proxy_command", at, name="worker_gone")
+        assert not [line for line in grid.lines[at:] if line.get("name") == "worker_lost"]
+        grid.end_hurried()
+
+
 def test_what_a_worker_leaves_when_it_ends_by_itself_is_killed() -> None:
     with MasterGrid(behaviour={"chromium": "leaves"}) as grid:
         grid.expect("ready")

@@ -448,10 +448,30 @@ async def test_a_profile_that_is_being_saved_is_in_use_though_its_browser_server
         await worker.sessions.profiles.settled()
     try:
         assert store.use_of(profile) == ProfileUse(holder, 0.0, is_ending=True)
+        assert worker.admission.has_profiles
     finally:
         may_save.set()
     await worker.sessions.profiles_saved()
     assert store.use_of(profile) is None
+    assert not worker.admission.has_profiles
+
+
+async def test_a_profile_is_told_of_when_it_is_taken(worker: Worker, tmp_path: Path) -> None:
+    """So the master knows what its worker has to save before it may ask that to end."""
+    settings, told = worker.sessions.profiles._settings, list[bool]()
+    settings.profiles_dir, settings.profiles_max = str(tmp_path / "profiles"), 2
+    worker.sessions.profiles.on_taken = lambda: told.append(worker.admission.has_profiles)
+    (tmp_path / "own").mkdir()
+    assert not worker.admission.has_profiles
+    await worker.sessions.profiles.take(LiveSession("a"), Profile("", "shop"), os.getpid(), math.inf)
+    worker.sessions.profiles.drop("a")
+    lease = Lease("l1", client_fields={PROFILE: "other"}, digest="", expires_at=0.0)
+    worker.slots.hold(lease)
+    await worker.sessions.profiles.take_for_lease(lease, Profile("", "other"), os.getpid())
+    assert told == [True, True]
+    worker.slots.free("l1")
+    assert not worker.admission.has_profiles
+    await worker.sessions.profiles_saved()
 
 
 async def test_a_proxy_ends_a_session_that_is_there_and_hears_of_one_that_is_not(worker: Worker) -> None:

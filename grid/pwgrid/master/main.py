@@ -28,7 +28,7 @@ from pwgrid.master.leftovers import KeptOpen, Leftovers
 from pwgrid.master.memory_watch import MemoryWatch
 from pwgrid.master.operator_requests import Requests
 from pwgrid.master.policy.worker_plan import Limits
-from pwgrid.master.policy.worker_state_machine import Purpose
+from pwgrid.master.policy.worker_state_machine import PROFILES_S, Purpose
 from pwgrid.master.processor_watch import ProcessorWatch
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.reload import Reload
@@ -135,7 +135,8 @@ class Master:
         drain_s = 0.0 if self._shutdown.is_hurried else self._config.settings.drain_timeout
         self._forwarder.stop(self._loop.now() + drain_s)
         self._version_change.cancel("the grid is stopping")
-        sd_notify.stopping(self._config.settings.drain_timeout + AFTER_DRAIN_S)
+        profiles_s = 0.0 if self._config.settings.profiles == "off" else PROFILES_S
+        sd_notify.stopping(self._config.settings.drain_timeout + AFTER_DRAIN_S + profiles_s)
         log.info("stopping", now=self._shutdown.is_hurried, workers=len(self._workers.by_id))
         if self._shutdown.phase is ShutdownPhase.WORKERS:
             self._proxies.push_state(self._reports.roster())

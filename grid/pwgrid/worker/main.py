@@ -72,6 +72,8 @@ class Worker:
             on_served=self._watch_lifetime,
         )
         self.admission.sessions.on_kept = self._kept_changed
+        # At once: the master gives the end of a worker with profiles more time.
+        self.admission.sessions.profiles.on_taken = lambda: self.control.push_state(self._view())
         self._missed_for = ""
         """Why the last heartbeat was missed; empty if it was not. The log has each reason once."""
         self._shown_suspicion: str | None = None
@@ -464,6 +466,8 @@ class Worker:
             view["ownBrowsers"] = slots.own_browsers
         if slots.launches:
             view["launches"] = slots.launches
+        if self.admission.has_profiles:
+            view["hasProfiles"] = True
         if kept := slots.kept():
             assert kept[0].kept is not None
             view |= {"kept": len(kept), "oldestKept": {"session": kept[0].id, "since": kept[0].kept.since}}

@@ -53,6 +53,8 @@ class SessionProfiles:
         self._copies: dict[str, ProfileCopy] = {}
         """Of live sessions."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self.on_taken: Callable[[], None] = lambda: None
+        """Called when a session or lease is about to get a profile, which is to be saved in the end."""
 
     async def take(self, session: LiveSession, profile: Profile, pid: int, until: float) -> ProfileCopy:
         """Copies a profile for a session of the browser server `pid`; with a lease, what that has. `until` is in
@@ -62,6 +64,7 @@ class SessionProfiles:
         use = ProfileUse(session.id, time.time(), fields.get(NAME, ""), fields.get(RUN, ""))
         copy = ProfileCopy(profile, self._own / f"profile-{session.id}")
         self._copies[session.id] = copy
+        self.on_taken()
 
         def work() -> None:
             store = self._store()
@@ -82,6 +85,7 @@ class SessionProfiles:
     async def take_for_lease(self, lease: Lease, profile: Profile, pid: int) -> None:
         """Gives a profile to this lease, and to nobody else until `let_lease_go`, or the end of the browser server
         `pid`. Raises ProfileInUse, TooManyProfiles, OSError and GridError."""
+        self.on_taken()
         use, most = self._use_of_lease(lease), self._settings.profiles_max
         await self._in_thread(lambda: self._store().take(profile, use, pid, most))
 
@@ -119,6 +123,11 @@ class SessionProfiles:
 
     def has(self, session_id: str) -> bool:
         return session_id in self._copies
+
+    @property
+    def has_any(self) -> bool:
+        """Whether a session has one that is not being saved yet."""
+        return bool(self._copies)
 
     def drop(self, session_id: str) -> None:
         """Nothing is saved of this session, if it has a profile at all."""

@@ -32,8 +32,8 @@ CLOSE_GRACE_S: Final = 5.0
 """How long the browser server has to report closed sessions before it is ended."""
 
 PROFILE_GRACE_S: Final = 15.0
-"""The same where one of them has a profile, which its browser writes and this worker saves. The master waits longer
-(DRAIN_GRACE_S in pwgrid/master/policy/worker_state_machine.py)."""
+"""The same where one of them has a profile, which its browser writes first. Then this worker saves it, in up to COPY_S,
+for which the master waits (PROFILES_S in pwgrid/master/policy/worker_state_machine.py)."""
 
 
 @dataclass(slots=True)
@@ -131,6 +131,11 @@ class Sessions:
             closed = replace(closed, end=End(closed.end.by, replace(reason, detail=detail)))
         del self._saving[closed.session_id]
         self._ended(closed, on_record)
+
+    @property
+    def has_profiles(self) -> bool:
+        """Whether profiles are to be saved before this process ends."""
+        return bool(self._saving) or self.profiles.has_any
 
     async def profiles_saved(self) -> None:
         """Returns once no session is over but for its profile, and every profile is given free. Bounded."""

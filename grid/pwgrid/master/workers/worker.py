@@ -274,6 +274,7 @@ class Worker:
                 life.opens()
                 self.slots = validate_reports.count(frame.get("slots"))
             case {"t": "state", "data": data}:
+                life.has_profiles = bool(data.get("hasProfiles"))
                 if life.phase is Phase.REPEATING:
                     self._do(life.comes_back(data.get("status"), now, settings))
                     self._note_warm(is_repeated=True)
