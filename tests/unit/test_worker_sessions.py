@@ -5,6 +5,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import socket
 import subprocess
 import threading
@@ -454,6 +455,19 @@ async def test_a_profile_that_is_being_saved_is_in_use_though_its_browser_server
     await worker.sessions.profiles_saved()
     assert store.use_of(profile) is None
     assert not worker.admission.has_profiles
+
+
+async def test_half_a_copy_is_saved_by_no_successor(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker may be killed while it removes a copy that it has saved."""
+    copy, removed = tmp_path / "own/profile-a", list[bool]()
+    worker.sessions.profiles._settings.profiles_dir = str(tmp_path / "profiles")
+    copy.mkdir(parents=True)
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: removed.append(copy.exists()))
+    await worker.sessions.profiles._let_go(Profile("", "shop"), "a", copy)
+    assert removed
+    assert not any(removed)
 
 
 async def test_a_profile_is_told_of_when_it_is_taken(worker: Worker, tmp_path: Path) -> None:

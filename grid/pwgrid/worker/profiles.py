@@ -6,6 +6,7 @@ All copying is done in threads: other sessions do not wait for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import tarfile
@@ -178,7 +179,7 @@ class SessionProfiles:
             await asyncio.wait([taking])
 
         def work() -> None:
-            shutil.rmtree(directory, ignore_errors=True)
+            _remove(directory)
             self._store().let_go(profile, session_id)
 
         await self._done(work)
@@ -188,7 +189,7 @@ class SessionProfiles:
             store = self._store()
             for each in store.used_by(pid):
                 if each.use is not None and each.use.session not in sessions:
-                    shutil.rmtree(self._own / f"profile-{each.use.session}", ignore_errors=True)
+                    _remove(self._own / f"profile-{each.use.session}")
                     store.let_go(each.profile, each.use.session)
 
         await self._done(work)
@@ -205,6 +206,16 @@ class SessionProfiles:
 
     def _store(self) -> ProfileStore:
         return ProfileStore(profiles_directory(self._settings))
+
+
+def _remove(directory: Path) -> None:
+    """Removes a copy. If this process is killed meanwhile its successor, which may save it once more, finds none rather
+    than a part of one."""
+    gone = directory.with_name(f"{directory.name}.gone")
+    with contextlib.suppress(OSError):
+        directory.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _why(error: Exception) -> str:
