@@ -362,6 +362,34 @@ async def test_a_lease_has_its_profile_from_its_borrow_to_its_end(
         counters_are_exact(grid)
 
 
+async def test_a_killed_worker_s_successor_knows_that_a_browser_writes_the_profile_of_a_lease(
+    playwright: Playwright, profiles: Path, site: str
+) -> None:
+    with profiled(profiles, POOL_CONFIG=f"{CHROMIUM}=1", BORROW_RECONNECT_GRACE="60") as grid:
+        lease = borrow(grid, profile="shop-login")
+
+        async def next_client() -> list[str]:
+            async with shop_of(playwright, lease) as (_, page):
+                return await logged_in(page, site)
+
+        async with shop_of(playwright, lease) as (client, page):
+            await log_in(page, site)
+            (worker,) = grid.status()["workers"]
+            (browser,) = browsers(grid)
+            browser.suspend()  # so that it is not done with its writing
+            try:
+                assert request(grid, "DELETE", f"/v1/sessions/{latest(grid)['id']}").status == 202
+                await eventually_async(lambda: not client.is_connected(), "its client is told")
+                os.kill(worker["pid"], signal.SIGKILL)
+                await is_succeeded(grid, worker)
+                waits = asyncio.create_task(next_client())
+                await eventually_async(lambda: waits.done() or "not yet" in grid.output(), "it is to wait")
+            finally:
+                browser.resume()
+        assert await waits == ["who=ada", "of ada"]
+        assert give_back(grid, lease)
+
+
 async def test_killed_proxies_masters_and_redis_take_no_profile_from_its_session(
     playwright: Playwright, exact_grid: Grid, site: str
 ) -> None:

@@ -119,6 +119,8 @@ function onMessage(message, socket) {
     case 'sync':
       own?.giveBackAll();
       say({ say: 'live', sessions: [...sessions.keys()], clientFields: clientFields(), kept: kept(), profiles: profiles(), ready });
+      for (const session of [...sessions.values()].filter(each => each.isOver)) // its browser writes a profile
+        say({ say: 'ending', session: session.id });
       for (const closed of unacknowledged.values())
         say(closed);
       if (gone)
