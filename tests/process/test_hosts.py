@@ -352,6 +352,19 @@ def test_a_drained_host_gets_no_sessions_and_its_clients_get_another_s_until_tha
         eventually(lambda: hosts_of_sessions(first) == [first.name], "as before")
 
 
+def test_clients_with_leases_of_a_drained_host_get_what_they_ask_for_at_another_one(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    lease = first.ask("POST", "/session/borrow", {"labelKey": "Second:Chromium:Y"}).body
+    target = lease["webSocketEndpoint"].partition(f":{first.grid.port}")[2]
+    drain(second, second.name)
+    eventually(lambda: {each["state"] for each in first.get("/v1/hosts")["hosts"]} == {"serving", "drained"}, "known")
+    with first.session(f"{target}?isolation=browser"):
+        eventually(lambda: [each["isolation"] for each in first.live()] == ["browser"], "it has its own browser")
+    first.ask("POST", "/session/return", {"browserId": lease["browserId"], "labelKey": lease["labelKey"]})
+    drain(second, second.name, "--undo")
+    know_each_other(first, second)
+
+
 def test_a_host_that_nobody_knows_is_not_drained(hosts: tuple[Host, Host]) -> None:
     done = hosts[0].grid.command("drain", "--host", "10.9.9.9")
     assert done.returncode != 0

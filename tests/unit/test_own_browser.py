@@ -51,9 +51,10 @@ POOLS = {
     each.name: each
     for each in (view("chromium"), view("own", "browser"), view("alone", "process"), view("ff", "context", "firefox"))
 }
-WORKERS = {"c0": "chromium", "b0": "own", "a0": "alone", "f0": "ff"}
+DRAINING = {"gone": view("gone", "browser")}
+WORKERS = {"c0": "chromium", "b0": "own", "a0": "alone", "f0": "ff", "d0": "gone"}
 LABELS = OfferedLabels({parse("A:Chromium:UAT"): ("chromium",), parse("B:Chromium:UAT"): ("own",)})
-POLICY = Policy("chromium", POOLS, labels=LABELS, pools_of_workers=WORKERS)
+POLICY = Policy("chromium", POOLS, labels=LABELS, draining=DRAINING, pools_of_workers=WORKERS)
 
 
 def decided(target: str, *headers: tuple[str, str], policy: Policy = POLICY) -> ConnectRequest:
@@ -161,6 +162,10 @@ def test_the_worker_s_pool_is_what_options_are_held_against() -> None:
     other = decided("/playwright/chromium/c0.s", asks, policy=policy).own
     assert other is not None
     assert other.options == {"headless": False}
+    drains = Policy(
+        "chromium", {"chromium": POOLS["chromium"]}, draining={"own": headed["own"]}, pools_of_workers=WORKERS
+    )
+    assert decided("/playwright/chromium/b0.s", asks, policy=drains).own == NO_OPTIONS
 
 
 def test_a_client_with_a_lease_asks_for_what_its_lease_may_not_say() -> None:
@@ -170,6 +175,7 @@ def test_a_client_with_a_lease_asks_for_what_its_lease_may_not_say() -> None:
     assert with_lease("c0", query="?isolation=browser") == NO_OPTIONS
     assert (with_lease("b0"), with_lease("a0")) == (NO_OPTIONS, None)
     assert with_lease("b0", query="?isolation=context") == NO_OPTIONS  # the lease has said what it is
+    assert with_lease("d0", SLOW) == OwnBrowser({"slowMo": 50})  # its pool is offered no more
     assert with_lease("99", SLOW) is None  # its worker has gone
     with pytest.raises(Refusal, match="launch option env"):
         with_lease("c0", ("x-playwright-launch-options", '{"env": {"A": "b"}}'))
@@ -196,6 +202,61 @@ def test_the_gateway_s_policy_has_the_settings_and_the_pools_of_workers() -> Non
     assert (policy.launch.heed, policy.launch.allowed_args) == (False, ("*",))
     assert policy.pool_of("c0") is policy.pools["chromium"]
     assert policy.pools["own"].isolation == "browser"
+
+
+@pytest.mark.parametrize("told", [{"wanted": 0}, {"removed": True, "wanted": 0}])
+def test_a_pool_that_is_offered_no_more_is_that_of_its_workers_as_long_as_they_have_leases(
+    told: dict[str, Any],
+) -> None:
+    made = gateway(chromium_sandbox=True)
+    made.roster.replace(
+        {
+            "pools": {"chromium": told_of_pool(), "gone": told_of_pool(args=["--x"], **told)},
+            "workers": [{"id": "d0", "pool": "gone", "browserType": "chromium", "status": "draining"}],
+        }
+    )
+    policy = made.policy()
+    pool = policy.pool_of("d0")
+    assert [*policy.pools] == ["chromium"]
+    assert pool is not None
+    assert pool.options == {"headless": True, "args": ["--x"], "chromiumSandbox": True}
+
+
+def host_with_lease() -> Roster:
+    elsewhere = Roster()
+    workers = [{"id": "99", "pool": "there", "browserType": "chromium", "status": "available"}]
+    elsewhere.replace({"pools": {"there": told_of_pool()}, "workers": workers})
+    return elsewhere
+
+
+def test_so_is_the_pool_of_a_host_that_gets_no_clients() -> None:
+    made = gateway()
+    made.roster.not_offering = (host_with_lease(),)
+    assert "there" not in made.policy().pools
+    pool = made.policy().pool_of("99")
+    assert pool is not None
+    assert pool.name == "there"
+    assert made.roster.worker("99") is not None
+
+
+async def test_the_worker_of_a_lease_that_another_host_has_not_told_of_yet_is_looked_for_before_options_are_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Client()
+
+    async def host_of(worker_id: str) -> str:
+        client.gateway.roster.others = (host_with_lease(),)
+        client.gateway.roster_changed()
+        return f"the host of {worker_id}"
+
+    async def offer(_host: str, *offered: Any) -> float:
+        return await client.offer(*offered)
+
+    client.gateway.selector.queue.pools.return_value = []  # type: ignore[attr-defined]
+    client.gateway.forwarding = SimpleNamespace(host_of=host_of, offer=offer)  # type: ignore[assignment]
+    await client.comes("/lease/chromium/99/12.s", SLOW, monkeypatch=monkeypatch)
+    ((request, _),) = client.offers
+    assert request["own"]["options"] == {"slowMo": 50}
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,8 @@ class Roster:
     """What the master has counted, for /metrics."""
     others: tuple["Roster", ...] = ()
     """Those of the other hosts of the grid whose pools clients may ask for."""
+    not_offering: tuple["Roster", ...] = ()
+    """Those of the other hosts that get no clients now, except those with leases of their workers."""
     hosts: Hosts = field(default_factory=Hosts)
     _without: dict[Protocol, frozenset[str]] = field(default_factory=dict)
 
@@ -169,6 +171,13 @@ class Roster:
                     pools[name] = replace(own, versions=versions, available=own.available + pool.available)
         return pools
 
+    def draining_anywhere(self) -> dict[str, PoolView]:
+        """Returns the pools that no host offers (any more), but whose workers may have leases."""
+        listed, offered = dict[str, PoolView](), self.offered_anywhere()
+        for each in (*self.not_offering, *self.others, self):
+            listed |= each.pools
+        return {name: pool for name, pool in listed.items() if name not in offered}
+
     def pool(self, name: str) -> PoolView | None:
         """Returns the pool of this name: this host's, or else the first other one's that offers it. None if there is
         none (any more)."""
@@ -196,21 +205,23 @@ class Roster:
 
     def worker(self, worker_id: str) -> WorkerView | None:
         """Returns this worker of any host; None if there is no such worker (any more)."""
-        if (own := self.workers.get(worker_id)) is not None or not self.others:
+        if (own := self.workers.get(worker_id)) is not None or not (self.others or self.not_offering):
             return own
-        return next((each.workers[worker_id] for each in self.others if worker_id in each.workers), None)
+        elsewhere = (*self.others, *self.not_offering)
+        return next((each.workers[worker_id] for each in elsewhere if worker_id in each.workers), None)
 
     def all_workers(self) -> Iterator[WorkerView]:
         """Yields the workers of all hosts, this one's first."""
         yield from self.workers.values()
-        for other in self.others:
+        for other in (*self.others, *self.not_offering):
             yield from other.workers.values()
 
     def without(self, protocol: Protocol) -> frozenset[str]:
         """Returns the ids of the workers that do not serve clients of this protocol: those of an older version, while
         the grid is upgraded, and of browsers that have none. One that has not told its version has told nothing."""
         own = self._own_without(protocol)
-        return own.union(*(other.without(protocol) for other in self.others)) if self.others else own
+        elsewhere = (*self.others, *self.not_offering)
+        return own.union(*(other.without(protocol) for other in elsewhere)) if elsewhere else own
 
     def _own_without(self, protocol: Protocol) -> frozenset[str]:
         if protocol not in self._without:  # each client asks, and only another roster has another answer

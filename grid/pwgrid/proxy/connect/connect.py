@@ -148,8 +148,12 @@ class ConnectingClient(asyncio.Protocol):
             return
         local, gateway = _address(self._transport.get_extra_info("sockname")), self._gateway
         self._arrival = gateway.access.arrivals.of(request.headers.get_all, self._peer, local)
-        wanted = decide(request, gateway.policy(), local, self._arrival)
+        wanted = decide(request, policy := gateway.policy(), local, self._arrival)
         if isinstance(wanted, LeasePath):  # its worker decides, even while the grid takes no others
+            if policy.pool_of(wanted.worker_id) is None and await gateway.is_known(wanted.worker_id):
+                # Another host has told of it only now: without its pool nothing was decided about launch options.
+                wanted = decide(request, gateway.policy(), local, self._arrival)
+                assert isinstance(wanted, LeasePath)
             await self._serve_with_lease(wanted, request.headers)
         elif isinstance(wanted, SessionPath):
             await self._serve_at(wanted, request, local)

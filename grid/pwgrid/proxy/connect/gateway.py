@@ -87,11 +87,12 @@ class Gateway:
             settings, offered = self.settings, self.roster.offered_anywhere()
             default = settings.default_browser_type
             types = {pool.browser_type for pool in offered.values()}
-            sandbox = {"chromiumSandbox": settings.chromium_sandbox}
+            draining, sandbox = self.roster.draining_anywhere(), {"chromiumSandbox": settings.chromium_sandbox}
             self._policy = Policy(
                 # If only one browser type has workers, it is the default, as in the settings.
                 default_browser_type=default if default in types or len(types) != 1 else min(types),
                 pools={name: replace(pool, options={**pool.options, **sandbox}) for name, pool in offered.items()},
+                draining={name: replace(pool, options={**pool.options, **sandbox}) for name, pool in draining.items()},
                 access=self.access,
                 labels=OfferedLabels(
                     self.roster.label_keys(),

@@ -188,7 +188,9 @@ class HostKeeper:
     def _apply(self) -> None:
         """Has selections and the policy know what has changed."""
         now = time.monotonic()
-        others = tuple(host.roster for host in self.table.offering(now))
+        offering = {host.record.name: host.roster for host in self.table.offering(now)}
+        others = tuple(offering.values())
+        not_offering = tuple(host.roster for name, host in self.table.others.items() if name not in offering)
         hosts = Hosts(
             own=self.name,
             is_own_first=self._is_own_first,
@@ -197,10 +199,10 @@ class HostKeeper:
             is_drained=self.table.is_drained,
             available=self.table.available_pools(now),
         )
-        known = (others, hosts)
+        known = (others, not_offering, hosts)
         if known != self._known:
             self._known = known
-            self.roster.others, self.roster.hosts = others, hosts
+            self.roster.others, self.roster.not_offering, self.roster.hosts = others, not_offering, hosts
             self._on_change()
         states = {name: state.value for name, state in self.table.states(now).items()}
         if states != self._logged:
