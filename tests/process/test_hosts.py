@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import counters_are_exact
 from tests.support import raw
-from tests.support.grid import eventually
+from tests.support.grid import eventually, wait_for_end
 from tests.support.hosts import (
     CAP,
     SLOTS,
@@ -197,6 +197,32 @@ def test_a_host_whose_proxy_is_frozen_holds_nobody_up(hosts: tuple[Host, Host]) 
                 eventually(lambda: hosts_of_sessions(first) == [first.name] * SLOTS, "it is served here")
         finally:
             proxy.resume()
+    know_each_other(first, second)
+    eventually(lambda: first.grid.active() == 0, "no slot stays taken")
+
+
+def test_clients_wait_for_a_forwarder_that_has_died_and_no_host_is_to_blame(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    lease = first.ask("POST", "/session/borrow", {"labelKey": "Second:Chromium:Y"}).body
+    target = lease["webSocketEndpoint"].partition(f":{first.grid.port}")[2]
+    forwarder, master = psutil.Process(first.grid.status()["forwarder"]["pid"]), psutil.Process(first.grid.process.pid)
+    before = Counter(first.grid.output().split())
+    master.suspend()  # so that there is no successor
+    try:
+        forwarder.kill()
+        wait_for_end(forwarder.pid)
+        with first.waiting("/?pool=second-chromium-y") as client, first.waiting(target) as with_lease:
+            eventually(
+                lambda: first.grid.output().count("no_way_to_other_hosts") > before["no_way_to_other_hosts"], "tried"
+            )
+            master.resume()
+            for each in (client, with_lease):
+                assert each.recv(4096).startswith(b"HTTP/1.1 101 ")
+                assert raw.goes_on(each)
+    finally:
+        master.resume()
+    assert Counter(first.grid.output().split())["host_unreachable"] == before["host_unreachable"]
+    first.ask("POST", "/session/return", {"browserId": lease["browserId"], "labelKey": lease["labelKey"]})
     know_each_other(first, second)
     eventually(lambda: first.grid.active() == 0, "no slot stays taken")
 

@@ -132,7 +132,7 @@ def test_a_forwarder_that_drains_ends_also_after_a_client_for_whom_there_is_no_p
     forwarder.pending.add(pending)
     forwarder._drains = True
     forwarder._join(pending, host)
-    assert said == [OfferRefusal.UNREACHABLE]
+    assert said == [OfferRefusal.NO_WAY]
     forwarder.loop.call_later(BOUND_S, lambda: pytest.fail("it goes on"))
     forwarder.loop.run()
 

@@ -109,6 +109,7 @@ class OfferRefusal(StrEnum):
     NOT_LAUNCHED = "its browser did not start"
     NO_PROFILE = "its profile cannot be had"  # another session has it, or there are too many
     UNREACHABLE = "its host cannot be reached"
+    NO_WAY = "nothing of this host can reach others now"  # its TLS process, for example, which has a successor soon
     NOT_TAKEN = "its host has not taken it"
 
 

@@ -15,11 +15,12 @@ from typing import Any, Final
 
 import orjson
 
+from pwgrid.common.errors import NOTHING_LEFT
 from pwgrid.common.grid_url import GridUrl
 from pwgrid.common.packet_server import PROMISE_AGAIN_S, PROMISE_S, Action, PacketServer
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.tcp_options import tune
-from pwgrid.forwarder.ask_tls_process import AskedTlsProcess, Connected
+from pwgrid.forwarder.ask_tls_process import AskedTlsProcess, Connected, NotConnected
 from pwgrid.forwarder.loop import ENDED, Loop
 from pwgrid.forwarder.resolve import Address, Found, Resolver
 from pwgrid.runtime.directory import TLS_OUT_SOCKET
@@ -168,6 +169,9 @@ class PendingSession:
                 host = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
             except OSError as error:
                 self._trouble = error.strerror or str(error)
+                if error.errno in NOTHING_LEFT:
+                    self.refuse(OfferRefusal.NO_WAY, self._trouble)
+                    return
                 continue
             tune(host, self._ping_timeout_s)
             failed = host.connect_ex(address)
@@ -186,8 +190,8 @@ class PendingSession:
             )
 
     def _on_tls(self, connected: Connected) -> None:
-        if isinstance(connected, str):
-            self.refuse(OfferRefusal.UNREACHABLE, f"{self.offer.address}: {connected}")
+        if isinstance(connected, NotConnected):
+            self.refuse(connected.reason, f"{self.offer.address}: {connected.detail}")
             return
         self._host = connected
         self._loop.add_edges(connected, self._on_host)

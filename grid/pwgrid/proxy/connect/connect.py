@@ -360,11 +360,13 @@ class ConnectingClient(asyncio.Protocol):
                     return session_id, time.monotonic()
                 log.info("offer_failed", worker=worker_id, session=session_id, **ids, reason=failure.reason)
                 self._transport.resume_reading()
-                if failure.reason == OfferRefusal.NOT_YET and await self._gateway.may_answer_again(worker_id, until):
+                if failure.reason == OfferRefusal.NOT_YET and await self._gateway.may_answer_again(
+                    worker_id, until, failure
+                ):
                     continue
                 # In use after a try that was left unanswered: by this very client.
                 reason = reason if reason and failure.reason == OfferRefusal.IN_USE else failure.reason
-                if failure.is_refusal or not await self._gateway.may_answer_again(worker_id, until):
+                if failure.is_refusal or not await self._gateway.may_answer_again(worker_id, until, failure):
                     failure.reason = reason
                     raise
 

@@ -23,11 +23,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidMessage, InvalidStatus
 
 from pwgrid.common.certificate import client_context
-from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.errors import NOTHING_LEFT, RegistryUnavailable
 from pwgrid.common.grid_url import GridUrl
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
 from pwgrid.common.reasons import OfferRefusal
-from pwgrid.proxy.connect.handoff_link import HandoffFailure, HandoffLink, HostUnreachable
+from pwgrid.proxy.connect.handoff_link import HandoffFailure, HandoffLink, HostUnreachable, NoWay
 from pwgrid.proxy.hosts.host_table import OtherHost
 from pwgrid.proxy.hosts.keep_hosts import HostKeeper
 from pwgrid.proxy.policy.forward_message import VIEW_PATH, head, outgoing, question_head
@@ -49,6 +49,12 @@ ANSWER_S: Final = HANDOFF_TIMEOUT_S + 1.0
 
 MOST_SHOWN_BYTES: Final = 8 * 1024 * 1024
 """Of one frame of a live view."""
+
+_OF_THE_HOST: Final = (OfferRefusal.UNREACHABLE, OfferRefusal.NOT_TAKEN)
+"""Why the forwarder has not joined a client with another host, where that host is the reason."""
+
+_OUR_OWN: Final = (OfferRefusal.DRAINING, OfferRefusal.NO_WAY)
+"""The same where this host's own processes are. All others are nobody's fault: the client may be offered again."""
 
 _LENGTH: Final = re.compile(rb"(?i)\bcontent-length: *(\d+)")
 
@@ -193,8 +199,7 @@ class Forwarding:
                 close_timeout=CONNECT_S,
             )
         except (OSError, TimeoutError, InvalidMessage) as error:
-            self._keeper.unreachable(host, repr(error))
-            raise HandoffFailure(f"its host {name} does not answer") from None
+            raise self._not_connected(host, error) from None
         except InvalidStatus as refused:
             said = bytes(refused.response.body or b"")
             raise HandoffFailure(f"its host {name} answers {_sentence(said)}", is_refusal=True) from None
@@ -219,8 +224,7 @@ class Forwarding:
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             if writer is not None:
                 writer.close()
-            self._keeper.unreachable(host, repr(error))  # also of a certificate that is not trusted
-            raise HostUnreachable(f"its host {name} does not answer") from None
+            raise self._not_connected(host, error) from None
         try:
             status, _, headers = answered.partition(b"\r\n")
             if not status.startswith(b"HTTP/1.1 200 "):
@@ -229,6 +233,14 @@ class Forwarding:
             yield reader, int(length[1]) if length else 0
         finally:
             writer.close()
+
+    def _not_connected(self, host: OtherHost, error: Exception) -> HostUnreachable:
+        """Returns why there is no answer of that host, also where its certificate is not trusted."""
+        if isinstance(error, OSError) and error.errno in NOTHING_LEFT:
+            self._keeper.no_way(repr(error))
+            return NoWay(f"no connection to its host {host.record.name}: {error.strerror}")
+        self._keeper.unreachable(host, repr(error))
+        return HostUnreachable(f"its host {host.record.name} does not answer")
 
     def _tls_to(self, host: OtherHost) -> ssl.SSLContext | None:
         """What this host's certificate is checked with; None if it speaks no TLS."""
@@ -256,12 +268,21 @@ class Forwarding:
             is_away = True
         if refusal is not None:
             return HandoffFailure.from_told(refusal)
-        if not is_taken_back and not failure.is_refusal:
-            return failure  # that proxy may have come for it; the forwarder marks who is served, as workers do
         detail = f"{failure.reason} {failure.detail}".strip()
-        if not is_away and failure.reason != OfferRefusal.GONE and (failure.is_refusal or not failure.open_until):
+        if not failure.is_refusal:
+            detail = detail.replace("the worker", "the forwarder")
+            self._keeper.no_way(detail)
+            if is_taken_back:
+                return NoWay(detail)
+            # That proxy may have come for it; the forwarder marks who is served, as workers do.
+            return NoWay(detail, is_dead=failure.is_dead, open_until=failure.open_until)
+        why = f"its host {host.record.name}: {detail}"
+        if failure.reason in _OUR_OWN:
+            self._keeper.no_way(detail)
+            return NoWay(why)
+        if not is_away and failure.reason in _OF_THE_HOST:
             self._keeper.unreachable(host, detail)
-        return HostUnreachable(f"its host {host.record.name}: {detail}")
+        return HostUnreachable(why)
 
     def _to_forwarder(self) -> HandoffLink:
         """Raises HandoffFailure."""

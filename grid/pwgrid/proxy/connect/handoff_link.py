@@ -87,6 +87,10 @@ class HostUnreachable(HandoffFailure):
     """Not the worker has failed, but the way to its host: the worker may take this client later."""
 
 
+class NoWay(HostUnreachable):
+    """What has failed of that way is this host's own, its forwarder or its TLS process, which has a successor soon."""
+
+
 PendingAnswer = asyncio.Future[dict[str, Any] | HandoffFailure]
 """Of an offer or a question: what the worker says, or why it says nothing."""
 

@@ -15,7 +15,7 @@ from pwgrid import __version__
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
 from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.hosts.host_table import UNREACHABLE_S, HostState, HostTable, NameWatch, OtherHost
+from pwgrid.proxy.hosts.host_table import NO_WAY_S, UNREACHABLE_S, HostState, HostTable, NameWatch, OtherHost
 from pwgrid.proxy.reap_workers import report
 from pwgrid.proxy.roster import Hosts, Roster
 from pwgrid.registry.hosts import BEAT_S, NAME_TAKEN, HostRecord
@@ -126,9 +126,21 @@ class HostKeeper:
     def unreachable(self, host: OtherHost, why: str) -> None:
         """Called when nobody could connect to a host's proxy: it gets no clients for a while."""
         log.warning("host_unreachable", host=host.record.name, reason=why)
-        self.table.unreachable(host.record.name, time.monotonic())
+        now = time.monotonic()
+        self.table.unreachable(host.record.name, now)
         self._apply()
-        asyncio.get_running_loop().call_later(UNREACHABLE_S, self._apply)
+        self._apply_at(now + UNREACHABLE_S)
+
+    def no_way(self, why: str) -> None:
+        """Called when what has failed of the way to another host is this host's own: no host gets clients for a moment,
+        in which it may be there again."""
+        now = time.monotonic()
+        if now < self.table.no_way_until:
+            return
+        log.warning("no_way_to_other_hosts", reason=why)
+        self.table.no_way_until = now + NO_WAY_S
+        self._apply()
+        self._apply_at(now + NO_WAY_S)
 
     def own_record(self) -> HostRecord | None:
         """Returns what this host tells of itself; None while it has nothing to tell."""
@@ -184,6 +196,13 @@ class HostKeeper:
             return Counter()
         states = self.table.states(time.monotonic()).values()
         return Counter(state.value for state in (*states, self.own_state()))
+
+    def _apply_at(self, at: float) -> None:
+        """Applies what is true from then on (time.monotonic()): the loop's own clock may be behind."""
+        if (left_s := at - time.monotonic()) > 0:
+            asyncio.get_running_loop().call_later(left_s, self._apply_at, at)
+        else:
+            self._apply()
 
     def _apply(self) -> None:
         """Has selections and the policy know what has changed."""
