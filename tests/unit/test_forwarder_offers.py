@@ -78,6 +78,30 @@ def black_hole(held: ExitStack) -> socket.socket:
     return full
 
 
+def test_an_address_that_does_not_answer_keeps_nobody_from_the_next_one(
+    tmp_path: Path, held: ExitStack, black_hole: socket.socket
+) -> None:
+    host = held.enter_context(socket.create_server(("127.0.0.1", 0)))
+    offered = Offered(tmp_path, held, black_hole, black_hole, host)
+
+    def refuse() -> None:
+        offered.forwarder.loop.remove(host)
+        served = held.enter_context(host.accept()[0])
+        served.sendall(b"HTTP/1.1 503 no\r\n\r\n")
+
+    offered.forwarder.loop.add_reader(host, refuse)
+    answer = offered.answer()
+    assert (answer["refused"], answer["detail"]) == (OfferRefusal.NOT_TAKEN, "there:1: HTTP/1.1 503 no")
+
+
+def test_where_no_address_answers_all_have_their_share_of_the_time(
+    tmp_path: Path, held: ExitStack, black_hole: socket.socket
+) -> None:
+    offered = Offered(tmp_path, held, *[black_hole] * 5)
+    answer = offered.answer(connect_s=0.1)
+    assert (answer["refused"], answer["detail"]) == (OfferRefusal.UNREACHABLE, "there:1: no connection within 0.1 s")
+
+
 def test_a_host_that_speaks_tls_cannot_be_reached_by_one_that_has_no_tls_process(
     tmp_path: Path, held: ExitStack
 ) -> None:

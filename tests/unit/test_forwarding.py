@@ -309,7 +309,7 @@ async def test_no_host_is_to_blame_where_no_descriptor_is_free_for_a_question(
     async def no_connection(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(asyncio, "open_connection", no_connection)
+    monkeypatch.setattr("pwgrid.proxy.connect.forwarding.connect_tcp", no_connection)
     with pytest.raises(NoWay, match="Too many open files"):
         await forwarder.forwarding.ask(HOST, "w1", {"do": "tell"})
     assert (len(forwarder.keeper.no_way_for), forwarder.keeper.unreachable_for) == (1, [])

@@ -23,6 +23,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidMessage, InvalidStatus
 
 from pwgrid.common.certificate import client_context
+from pwgrid.common.connect_tcp import connect_tcp
 from pwgrid.common.errors import NOTHING_LEFT, RegistryUnavailable
 from pwgrid.common.grid_url import GridUrl
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
@@ -189,9 +190,11 @@ class Forwarding:
         name, address = host.record.name, GridUrl(host.record.is_encrypted, *host.record.address)
         url = f"{address.web_socket}{VIEW_PATH}{await self._leave(question)}"
         try:
+            tls = self._tls_to(host)
             opened = await connect(
                 url,
-                ssl=self._tls_to(host),
+                sock=await connect_tcp(*host.record.address, CONNECT_S),
+                ssl=tls,
                 proxy=None,
                 compression=None,
                 max_size=MOST_SHOWN_BYTES,
@@ -216,7 +219,10 @@ class Forwarding:
         writer = None
         try:
             async with asyncio.timeout(CONNECT_S):
-                reader, writer = await asyncio.open_connection(*address, ssl=self._tls_to(host))
+                tls = self._tls_to(host)
+                sock = await connect_tcp(*address, CONNECT_S)
+                name_there = address[0] if tls else None
+                reader, writer = await asyncio.open_connection(sock=sock, ssl=tls, server_hostname=name_there)
             # By hand: one answer a connection, from our own proxy. h11 would need this loop, too, and more around it.
             async with asyncio.timeout(timeout_s):
                 writer.write(question_head(forward_id, GridUrl(False, *address).address).encode("latin-1"))
