@@ -24,7 +24,7 @@ from pwgrid.proxy.policy.access import ANYBODY, Access, Identity
 from pwgrid.proxy.policy.connect_request import ClientHead, ConnectRequest, LeasePath, Policy, decide
 from pwgrid.proxy.policy.label_match import OfferedLabels
 from pwgrid.proxy.policy.own_browser import OwnBrowser, pool_with
-from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
 from pwgrid.proxy.roster import PoolView, Roster
 from pwgrid.proxy.select.claim import Claim, ClientGone
 from pwgrid.proxy.select.selector import Selector
@@ -442,6 +442,38 @@ async def test_a_browser_that_does_not_start_with_the_client_s_options_is_tried_
     sentence = "no browser started with the client's launch options (slowMo): no such proxy: chrome"
     assert (refused.value.status, refused.value.error, len(client.offers)) == (400, sentence, 1)
     assert client.gateway.selector.give_back.await_count == 1  # type: ignore[attr-defined]
+
+
+OWN_FULL = HandoffFailure(OfferRefusal.OWN_FULL, is_refusal=True, detail="all 2 are in use (MAX_OWN_BROWSERS)")
+FULL_SENTENCE = "no browser of its own started for this client: all 2 are in use (MAX_OWN_BROWSERS)"
+
+
+async def test_where_all_own_browsers_are_in_use_another_worker_is_tried_whatever_the_client_s_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Client(OWN_FULL)
+    not_taken = client.gateway.selector.not_taken
+    await client.comes("/", SLOW, monkeypatch=monkeypatch)
+    assert len(client.offers) == 2
+    (asked,) = not_taken.call_args_list  # type: ignore[attr-defined]
+    assert asked.args[1:] == ("c0", OfferRefusal.OWN_FULL)
+
+
+async def test_who_gets_no_other_worker_either_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(OWN_FULL)
+    in_vain = Refusal(503, "no slot came free", reason=RefusalReason.WAITED_TOO_LONG)
+    client.gateway.selector.queue.acquire.side_effect = ["c0", in_vain]  # type: ignore[attr-defined]
+    with pytest.raises(Refusal) as refused:
+        await client.comes("/", SLOW, monkeypatch=monkeypatch)
+    assert (refused.value.status, refused.value.error) == (503, FULL_SENTENCE)
+    assert "Retry-After" in dict(refused.value.headers)
+
+
+async def test_so_may_the_client_of_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(OWN_FULL)
+    with pytest.raises(Refusal) as refused:
+        await client.comes("/lease/chromium/c0/12.s", SLOW, monkeypatch=monkeypatch)
+    assert (refused.value.status, refused.value.error) == (503, FULL_SENTENCE)
 
 
 async def test_a_browser_that_does_not_start_as_its_pool_s_do_is_tried_elsewhere(

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from pwgrid.common.launch_failure import BrowserLate, BrowserLaunchError
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.common.types import Isolation, Protocol
 from pwgrid.common.worker_lifecycle import WorkerStatus
@@ -40,12 +41,12 @@ class Worker:
         self.told = asyncio.Event()
         self.slots = Slots(100)
         self.pid, self.profiles = os.getpid(), dict[str, Any]()
-        settings = SimpleNamespace(borrow_reconnect_grace=0.0, profiles="off")
+        settings = SimpleNamespace(borrow_reconnect_grace=0.0, profiles="off", max_concurrent_sessions=100)
         boot: Any = SimpleNamespace(
             directory=directory,
             worker_id="w",
             settings=settings,
-            pool=SimpleNamespace(isolation=Isolation.CONTEXT),
+            pool=SimpleNamespace(isolation=Isolation.CONTEXT, max_own_browsers=0),
             adopt_node_pid=None,
             tokens_file=self.tokens_file,
         )
@@ -240,16 +241,49 @@ def asking_for_own_browser(worker: Worker, heard: Callable[[bytes], None]) -> It
 
 async def refusal_of_own_browser(worker: Worker) -> str:
     """Why such a client gets none."""
+    return str((await answer_to_own_browser(worker))["refused"])
+
+
+async def answer_to_own_browser(worker: Worker) -> dict[str, Any]:
+    """What the proxy of such a client hears in the end."""
     refused = asyncio.get_running_loop().create_future()
 
     def heard(packet: bytes) -> None:
         if "refused" in (said := json.loads(packet)):
-            refused.set_result(said["refused"])
+            refused.set_result(said)
 
     with asking_for_own_browser(worker, heard):
         async with asyncio.timeout(BOUND_S):
-            found: str = await refused
+            found: dict[str, Any] = await refused
     return found
+
+
+@pytest.mark.parametrize(
+    ("in_use", "error", "reason", "detail"),
+    [
+        (2, BrowserLate("late"), OfferRefusal.OWN_FULL, "all 2 of its worker are in use (MAX_OWN_BROWSERS)"),
+        (1, BrowserLate("late"), OfferRefusal.NOT_LAUNCHED, "late"),
+        (2, BrowserLaunchError("no such channel"), OfferRefusal.NOT_LAUNCHED, "no such channel"),
+    ],
+)
+async def test_who_waited_in_vain_for_an_own_browser_to_end_hears_that_and_not_that_its_own_did_not_start(
+    worker: Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    in_use: int,
+    error: BrowserLaunchError,
+    reason: OfferRefusal,
+    detail: str,
+) -> None:
+    async def acquire(*_: object) -> None:
+        raise error
+
+    worker.sessions._boot.pool.max_own_browsers = 2  # type: ignore[misc]
+    for number in range(in_use):
+        worker.slots.admit(LiveSession(f"has{number}", "c:1", own=OwnBrowser(math.inf)))
+    monkeypatch.setattr(worker, "acquire", acquire)
+    answer = await answer_to_own_browser(worker)
+    assert (answer["refused"], answer["detail"]) == (reason, detail)
+    assert worker.slots.taken == in_use
 
 
 @pytest.mark.parametrize("has_begun", [False, True])

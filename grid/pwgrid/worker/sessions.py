@@ -11,7 +11,7 @@ import structlog
 
 from pwgrid.common.client_marks import mark_passed_on
 from pwgrid.common.errors import BrowserServerGone
-from pwgrid.common.launch_failure import BrowserLaunchError
+from pwgrid.common.launch_failure import BrowserLate, BrowserLaunchError
 from pwgrid.common.packet_server import PROMISE_AGAIN_S, PROMISE_S
 from pwgrid.common.profiles import ProfileInUse, TooManyProfiles
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
@@ -39,11 +39,13 @@ PROFILE_GRACE_S: Final = 15.0
 @dataclass(slots=True)
 class _Acquiring:
     """A client that waits for a browser of its own, and what gets that. `promised`: until when its proxy is to hear of
-    it (time.monotonic()); after that another worker may have the client."""
+    it (time.monotonic()); after that another worker may have the client. `came_when_full`: it found all own browsers in
+    use that there may be (MAX_OWN_BROWSERS), and had to wait for one to end."""
 
     client: OfferedClient
     task: asyncio.Task[None]
-    promised: float
+    came_when_full: bool
+    promised: float = 0.0
 
 
 class Sessions:
@@ -328,11 +330,16 @@ class Sessions:
         session.client_fields = {**fields, **session.client_fields}
         self._on_offered()
         task = asyncio.create_task(self._acquire(session.id, own))
-        self._acquiring[session.id] = waits = _Acquiring(client, task, 0.0)
+        is_full = self._slots.own_browsers > self._most_own
+        self._acquiring[session.id] = waits = _Acquiring(client, task, is_full)
         self._promise(waits)
         if self._promising is None:
             self._promise_later()
         task.add_done_callback(lambda _: self._acquired(waits, own))
+
+    @property
+    def _most_own(self) -> int:
+        return self._boot.pool.max_own_browsers or self._boot.settings.max_concurrent_sessions
 
     def _promise(self, waits: _Acquiring) -> None:
         waits.promised = time.monotonic() + PROMISE_S
@@ -384,6 +391,11 @@ class Sessions:
                 self._hand_over(replace(client, deadline=min(own.until, waits.promised)))
                 if end is not None:
                     self.end(session_id, *end)
+            case BrowserLate() if waits.came_when_full:
+                log.warning("own_browsers_full", session=session_id, most=self._most_own)
+                client.answer(
+                    OfferRefusal.OWN_FULL, detail=f"all {self._most_own} of its worker are in use (MAX_OWN_BROWSERS)"
+                )
             case BrowserLaunchError():
                 log.warning("own_browser_failed", session=session_id, error=error.reason)
                 client.answer(OfferRefusal.NOT_LAUNCHED, detail=error.reason)
