@@ -106,15 +106,15 @@ def test_a_master_that_cannot_start_leaves_what_lives_to_the_next_one(tmp_path: 
 
 
 def test_new_code_that_cannot_start_leaves_what_lives_to_the_next_master(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with running_grid("--chromium", "1", environment={**WITHOUT_SPARES, "LOG_FILE": str(log)}, fake=True) as grid:
+    hindrance = tmp_path / "hindrance"
+    environment = {**WITHOUT_SPARES, "FAKE_CANNOT_START": str(hindrance)}
+    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
         before, files = parts(grid), grid.runtime / "w"
-        log.unlink()
-        log.mkdir()
+        hindrance.touch()
         grid.command("upgrade", "--force")
         assert grid.process.wait(60) == 1
         assert [each.name for each in files.iterdir()] == [name for name in before if name != "proxy"]
-        log.rmdir()
+        hindrance.unlink()
         grid.start_again()
         assert parts(grid) == before
 

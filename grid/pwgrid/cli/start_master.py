@@ -112,7 +112,8 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
             lifeline_fd=lifeline_fd,
         )
         if settings.log_file:
-            logging.append_to(settings.log_file)
+            # After an upgrade the log of the old code is still open: without another one it goes on in that.
+            (logging.open_again if kept else logging.append_to)(settings.log_file)
             logging.configure(settings.log_level, settings.log_format, "master")
         return Master(config).run()
 
