@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final, NoReturn
@@ -304,11 +304,16 @@ class RestartedChild:
     """Keeps one service, the proxy or the embedded Redis, running from `start` to `stop_by`: restarts it when it ends,
     at first without a delay. Subclasses define `_fork` and `_on_exit`."""
 
+    _first_status = ""
+    """What its file says of its status when it is forked."""
+
     def __init__(self, kind: ChildKind, loop: Loop, files: ChildFileWriter) -> None:
         self._kind = kind
         self._loop = loop
         self._files = files
         self._child: Child | None = None
+        self._in_file: ChildState | None = None
+        """What its file says of it, but for its status."""
         self._backoff = NO_DEATHS
         self._is_wanted = False
         self._started_at = 0.0
@@ -342,6 +347,7 @@ class RestartedChild:
             self._files.remove(self._kind, state.name)
             return
         self._is_wanted = True
+        self._in_file = state
         self._watch(child)
         log.info("service_adopted", service=self._kind, pid=child.pid)
 
@@ -374,8 +380,10 @@ class RestartedChild:
             retry_s = self._restart_later(now, reason, started_at=now)
             log.error("service_not_started", service=self._kind, reason=reason, retry_s=retry_s)
             return
-        self._files.write(self._file_of(child))
+        # Its create_time does not change, however often the file is written: by that the next master finds the newest.
+        self._in_file = self._files.new_state(self._kind, str(child.pid), child, child.create_time)
         self._watch(child)
+        self._write_file(self._first_status)
         log.info("service_started", service=self._kind, pid=child.pid)
 
     def _watch(self, child: Child) -> None:
@@ -393,10 +401,11 @@ class RestartedChild:
         retry_s = self._restart_later(now, reason, self._started_at)
         log.error("service_exited", service=self._kind, pid=pid, reason=reason, retry_s=retry_s)
 
-    def _file_of(self, child: Child) -> ChildState:
-        """The content of its file."""
-        # Its create_time does not change, however often the file is written: by that the next master finds the newest.
-        return self._files.new_state(self._kind, str(child.pid), child, child.create_time)
+    def _write_file(self, status: str) -> None:
+        """Keep the file by which the next master knows it, if it runs. Whenever that is written, the settings and the
+        code in it are those with which it was forked."""
+        if self._child is not None and self._in_file is not None:
+            self._files.write(replace(self._in_file, status=status))
 
     def _restart_later(self, now: float, reason: str, started_at: float) -> float:
         """Returns the seconds until the next try."""

@@ -7,7 +7,6 @@ import errno
 import socket
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -25,7 +24,7 @@ from pwgrid.master.leftovers import Leftovers
 from pwgrid.master.policy import validate_reports
 from pwgrid.master.policy.backoff import Backoff
 from pwgrid.runtime.child_arguments import ProxyArguments
-from pwgrid.runtime.child_files import RETIRING, ChildState
+from pwgrid.runtime.child_files import COMING, RETIRING, ChildState
 
 log = structlog.get_logger()
 
@@ -48,6 +47,8 @@ class ProxyChild(RestartedChild):
 
     `listeners` are its listening sockets: none while only a proxy that another master forked has them.
     """
+
+    _first_status = COMING
 
     def __init__(
         self,
@@ -108,8 +109,7 @@ class ProxyChild(RestartedChild):
     def retire(self) -> None:
         """Ask it to accept no more clients, serve those that it has, and end; if it does not in time, it is killed."""
         self._end("retire", self._loop.now() + self._config.settings.longest_wait_s() + RETIRE_GRACE_S)
-        if self._child is not None:
-            self._files.write(replace(self._file_of(self._child), status=RETIRING))
+        self._write_file(RETIRING)
 
     def kill_silent(self) -> None:
         """SIGKILL it, since it would hear of nothing else; it is started again if it is still wanted."""
@@ -194,7 +194,8 @@ class ProxyChild(RestartedChild):
         match frame:
             case {"t": "init"}:
                 # A proxy that another master forked does not repeat its first event, which said that it listens.
-                self.listening = self.listening or frame["lastEventIdx"] > 0
+                if frame["lastEventIdx"] > 0:
+                    self._listens()
             case {"t": "state", "data": data}:
                 self.ready = bool(data.get("ready"))
                 self.configuration = str(data.get("configuration", ""))
@@ -206,9 +207,14 @@ class ProxyChild(RestartedChild):
             case {"t": "stopping"}:
                 self.listening = self.ready = False
             case {"t": "event", "name": "listening"}:
-                self.listening = True
+                self._listens()
             case {"t": "event", "name": name}:
                 log.warning("event_unknown", process="proxy", name=name)
+
+    def _listens(self) -> None:
+        if not self.listening and self._is_wanted:  # the file of one that retires says so already
+            self._write_file("")
+        self.listening = True
 
     def _is_not_heard(self) -> None:
         if self._child is not None:
@@ -234,6 +240,7 @@ class Proxies:
         self._under_way: Reason[WorkerEnd] | None = None
         """Why `_coming` comes."""
         self._then: Callable[[], None] | None = None
+        self._once_none_comes: list[Callable[[], None]] = []
         self._started_at = 0.0
         self._tries = TRIES
         self._outdated_pid: int | None = None
@@ -249,6 +256,15 @@ class Proxies:
     def is_being_replaced(self) -> bool:
         """The same, but not while it only waits to be tried again: new code may be what it needs."""
         return self._coming is not None or (self._wanted is not None and not self._tries.deaths)
+
+    @property
+    def one_comes(self) -> bool:
+        """Whether a new proxy was started that does not listen yet, and has not failed."""
+        return self._coming is not None
+
+    def once_none_comes(self, then: Callable[[], None]) -> None:
+        """Call `then` when the one that comes listens, or has failed: within START_S."""
+        self._once_none_comes.append(then)
 
     def waiting(self) -> Frame:
         """How many clients wait for a slot in all proxies, in total and by run."""
@@ -379,6 +395,12 @@ class Proxies:
         then, self._then = self._then, None
         if then is not None:
             then()
+        self._tell_that_none_comes()
+
+    def _tell_that_none_comes(self) -> None:
+        waiting, self._once_none_comes = self._once_none_comes, []
+        for each in waiting:
+            self._loop.call_at(self._loop.now(), each)  # after this turn, for it may execute this process anew
 
     def _try_again(self, problem: str) -> None:
         now = self._loop.now()
@@ -403,6 +425,7 @@ class Proxies:
         if self._coming is not None:
             self._leaving.append(self._coming)
             self._coming = None
+            self._tell_that_none_comes()
 
     def _make(self, listeners: tuple[socket.socket, ...]) -> ProxyChild:
         return ProxyChild(self._loop, self._config, self._files, self._is_silent, listeners)

@@ -77,8 +77,7 @@ class TlsChild(RestartedChild):
         """Have it accept nobody any more, and end with its last session; end it at `term_at` (monotonic seconds)."""
         self.stop_by(term_at, term_at + STOP_GRACE_S)
         self.send("leave", {})
-        if self._child is not None:
-            self._files.write(replace(self._file_of(self._child), status=RETIRING))
+        self._write_file(RETIRING)
 
     def _fork(self) -> Child:
         config, (settings, _, runtime) = self._config, self._config.common()

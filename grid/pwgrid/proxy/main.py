@@ -90,12 +90,15 @@ class GridServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, stop: asyncio.Event) -> None:
         super().__init__(config)
         self._stop = stop
+        self.accepts = asyncio.Event()
+        """Set once it accepts clients, or would."""
         self.encrypted: EncryptedClients | None = None
 
     async def main_loop(self) -> None:
         """Waits for the stop. uvicorn's own loop renews a Date header and counts requests, which nothing here uses."""
         if self.encrypted is not None:
             self.encrypted.open()
+        self.accepts.set()
         await self._stop.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -384,6 +387,8 @@ class Proxy:
         assert server is not None
         self._is_retiring = True
         self.hosts.be_silent()
+        # Another master may retire it before it listens. What is about to be opened could not be closed.
+        await first_of(server.accepts.wait(), self._stop.wait())
         server.accept_nobody()
         self.feed.close()  # its pages connect again, to the other proxy
         with contextlib.suppress(TimeoutError):

@@ -27,6 +27,8 @@ from pwgrid.runtime.process_identity import find_process
 WORKER_FILE: Final = "worker.json"
 RETIRING: Final = "retiring"
 """The status of a proxy or TLS process that accepts no more clients."""
+COMING: Final = "coming"
+"""The status of a proxy that does not listen yet."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")  # not psutil's boot time: that moves with the clock
 
 
