@@ -673,6 +673,28 @@ def test_who_waits_for_an_upgrade_hears_what_came_in_between(signum: int, reason
         assert grid.process.wait(PATIENCE_S) == 0
 
 
+@pytest.mark.parametrize("leaves", [True, False])
+def test_who_waits_for_a_reload_hears_that_the_proxy_has_not_confirmed_it_where_the_master_cannot_wait(
+    leaves: bool, tmp_path: Path
+) -> None:
+    loads_once = tmp_path / "loads_once"  # it is gone when the master is to become it
+    loads_once.write_text('#!/bin/sh\nrm "$0"\n')
+    loads_once.chmod(0o755)
+    settings = {"detach_grace": 0.1, "max_surge": 1}
+    with MasterGrid(argv=[str(loads_once)], settings=settings, reloaded={"max_surge": 2}) as grid:
+        grid.expect("ready")
+        with grid.asking("reload") as operator:
+            while not any(event["event"] == "reloaded" for event in grid.events()):
+                grid.status()
+            grid.send(signal.SIGUSR1 if leaves else signal.SIGUSR2)
+            answer = json.loads(operator.recv(1 << 20))
+            assert (answer["data"]["changed"], answer["data"]["proxyKnows"]) == (["max_surge"], False)
+        if not leaves:
+            grid.send(signal.SIGTERM)
+        grid.read_to_end()  # the children end, too
+        assert grid.process.wait(PATIENCE_S) == 0
+
+
 def test_a_master_without_a_free_descriptor_goes_on_and_does_later_what_it_could_not() -> None:
     with MasterGrid(settings={"memory_check_interval": 0.05, "chromium_workers": 2}) as grid:
 

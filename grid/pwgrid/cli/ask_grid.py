@@ -155,15 +155,17 @@ def ask(
             packet = control.recv(_REPLY_BYTES)
         except OSError as error:
             raise GridError(f"the master (pid {grid.pid}) does not answer: {error}") from None
+    if not packet:
+        raise GridError(f"the master (pid {grid.pid}) gave no answer: it has ended, or runs new code by now")
     try:
-        answer = orjson.loads(packet or b"{}")
+        answer = orjson.loads(packet)
         if answer.get("t") == "reply":
             reply: dict[str, Any] = answer["data"]
             return reply
-        refusal = answer.get("error")
+        refusal = answer["error"]
     except (ValueError, KeyError, AttributeError) as error:  # it is cut, or of something else
         raise GridError(f"the answer of the master (pid {grid.pid}) makes no sense: {error!r:.200}") from None
-    raise Refused(refusal or f"the master (pid {grid.pid}) gave no answer")
+    raise Refused(refusal)
 
 
 def _check_peer(control: socket.socket, directory: Path) -> None:

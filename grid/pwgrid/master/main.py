@@ -122,6 +122,7 @@ class Master:
             self._kill_everything()
             raise
         finally:
+            self._reload.answer_all()
             self._control.close()
             self._signals.close()
         self._workers.tell_left()
@@ -329,6 +330,7 @@ class Master:
     def _execute(self) -> None:
         """Become the new code. Children reconnect to it: they wait in the control socket's queue until it accepts."""
         config = self._config
+        self._reload.answer_all()
         scaled = {name: pool for name, pool in self._workers.pools.items() if pool.workers != pool.settings.workers}
         workers = self._workers.by_id.values()
         kept = KeptOpen(

@@ -71,6 +71,11 @@ class Reload:
         if self._unanswered and self._proxies.know_configuration() and not self._proxies.is_to_be_replaced:
             self._answer(proxy_knows=True)
 
+    def answer_all(self) -> None:
+        """Answer the reloads that wait for the proxy, which has not confirmed them yet: this process is about to end or
+        to execute itself, and who has asked would hear nothing."""
+        self._answer(proxy_knows=False)
+
     def _answer(self, *, proxy_knows: bool) -> None:
         self._late.cancel()
         unanswered, self._unanswered = self._unanswered, []
