@@ -165,6 +165,8 @@ class Forwarder:
             for pending in list(self.pending):
                 pending.refuse(OfferRefusal.DRAINING)
             self._end_if_done()
+        elif name == "drain":
+            self._drain()
         else:
             log.error("command_unknown", name=name)
 

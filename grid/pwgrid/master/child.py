@@ -334,6 +334,11 @@ class RestartedChild:
         """Why it ended last; None if it never has."""
         return self._backoff.reason
 
+    @property
+    def _goes_on(self) -> bool:
+        """Whether it is started again when it ends."""
+        return self._is_wanted
+
     def start(self) -> None:
         """Keep it running from now on. Idempotent."""
         if not self._is_wanted:
@@ -394,7 +399,7 @@ class RestartedChild:
         self._child = None
         self._files.remove(self._kind, str(pid))
         reason = self._on_exit(ended)
-        if not self._is_wanted:
+        if not self._goes_on:
             log.info("service_stopped", service=self._kind, pid=pid, exit=str(ended))
             return
         now = self._loop.now()

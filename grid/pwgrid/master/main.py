@@ -217,7 +217,7 @@ class Master:
         if shutdown.phase is ShutdownPhase.PROXY and not self._proxies.pids():
             shutdown.step(Step.PROXY_GONE)
             self._tls.stop()
-        if shutdown.phase is ShutdownPhase.FORWARDER and self._forwarder.pid is None and not self._tls.pids():
+        if shutdown.phase is ShutdownPhase.FORWARDER and self._forwarder.has_ended and not self._tls.pids():
             shutdown.step(Step.FORWARDER_GONE)
             if self._redis is not None:
                 self._redis.stop()
