@@ -562,6 +562,27 @@ def test_the_end_of_the_terminal_ends_the_grid() -> None:
         grid.end(None)
 
 
+@pytest.mark.parametrize("what", ["terminal", "lifeline"])
+def test_the_end_of_the_terminal_or_the_lifeline_hurries_no_stop(what: str) -> None:
+    (life_in, life_out), (terminal, slave) = os.pipe(), os.openpty()
+    started: dict[str, Any] = {"pass_fds": (life_in,), "lifeline_fd": life_in}
+    if what == "terminal":
+        started = {"terminal": slave}
+    settings = {"drain_timeout": 1000.0}
+    with MasterGrid(**started, settings=settings, behaviour={"chromium": "slow"}, second_signal_after_s=0) as grid:
+        os.close(life_in)
+        os.close(slave)
+        grid.expect("ready")
+        grid.send(signal.SIGINT)
+        grid.expect("command")
+        os.close(life_out)
+        os.close(terminal)
+        grid.status()  # in this turn of its loop the master hears of that, too
+        (worker,) = grid.status()["workers"]
+        assert worker["drainLeftS"] > 0
+        grid.end(signal.SIGINT)
+
+
 def test_a_hangup_without_a_terminal_ends_nothing() -> None:
     with MasterGrid() as grid:
         grid.expect("ready")

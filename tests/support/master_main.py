@@ -29,7 +29,7 @@ from pwgrid.common.tasks import first_of
 from pwgrid.control.child_side import ChildSide
 from pwgrid.control.server import Deferred
 from pwgrid.forwarder.main import run_forwarder
-from pwgrid.master import child, reload
+from pwgrid.master import child, reload, shutdown_order
 from pwgrid.master.config import Listeners, Roles
 from pwgrid.master.listener import open_listener
 from pwgrid.master.main import Master
@@ -353,6 +353,8 @@ def main(spec: dict[str, Any]) -> int:
         )
         if "kill_s" in spec:
             child.KILL_S = clean_up.KILL_S = spec["kill_s"]  # type: ignore[misc]
+        if "second_signal_after_s" in spec:
+            shutdown_order.SECOND_SIGNAL_AFTER_S = spec["second_signal_after_s"]  # type: ignore[misc]
         if "reloaded" in spec:
             config.parts = SameParts(settings.model_copy(update=spec["reloaded"]))
             reload.KNOWN_S = float("inf")  # type: ignore[misc]

@@ -145,6 +145,11 @@ class Master:
             for worker in self._workers.by_id.values():
                 worker.drain(Reason(WorkerEnd.SHUTDOWN), wanted)
 
+    def _stop_unless_stopping(self) -> None:
+        """For what ends by itself: nobody has asked a second time."""
+        if not self._shutdown.is_stopping:
+            self.stop()
+
     def detach(self) -> None:
         """Leave at once; the children serve on for the next master, and end if none comes within `detach_grace`."""
         if self._shutdown.is_stopping:
@@ -249,7 +254,7 @@ class Master:
                 self.stop()
             elif signum == signal.SIGHUP and self._has_terminal and not self._is_nohup and not has_terminal():
                 log.info("terminal_gone")
-                self.stop()
+                self._stop_unless_stopping()
             else:
                 log.info("signal_received", signal=signum.name)
                 self._asked_by_signal(signum)
@@ -279,7 +284,7 @@ class Master:
         if not os.read(self._config.lifeline_fd, 4096):
             self._loop.remove(self._config.lifeline_fd)
             log.info("lifeline_ended")
-            self.stop()
+            self._stop_unless_stopping()
 
     def _take_back(self, reconnect: Reconnect) -> bool:
         """Only a process that this master or an earlier one forked gets a link: the kernel names its pid."""
