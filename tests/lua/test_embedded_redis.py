@@ -7,11 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from pwgrid.common import redis_url
 from pwgrid.common.errors import GridError
 from pwgrid.registry import embedded_redis
 from pwgrid.registry.open_redis import open_blocking, redis_cli_arguments
+from tests.support.disk import nothing_can_be_written
 from tests.support.redis import RedisServer, wait_until_ready
 
 
@@ -47,6 +49,21 @@ def test_a_directory_of_any_name_is_no_trouble(name: str, tmp_path: Path) -> Non
     finally:
         process.terminate()
         process.wait()
+
+
+def test_a_full_disk_leaves_the_configuration_of_a_server_that_runs_as_it_is(tmp_path: Path) -> None:
+    server = embedded_redis.prepare(tmp_path)
+    configuration = tmp_path / "redis.conf"
+    with nothing_can_be_written():
+        assert embedded_redis.prepare(tmp_path) == server  # there is nothing to write
+    configuration.write_text("# of another version\n")
+    with nothing_can_be_written(), capture_logs() as logs:
+        assert embedded_redis.prepare(tmp_path, runs=True) == server
+        with pytest.raises(OSError, match=r"redis\.conf"):
+            embedded_redis.prepare(tmp_path)
+    assert [each["event"] for each in logs] == ["redis_conf_not_written"]
+    assert configuration.read_text() == "# of another version\n"
+    assert os.listdir(tmp_path) == ["redis.conf"]
 
 
 def test_the_variable_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from pwgrid.common.grid_url import without_secrets
 from pwgrid.forwarder.main import run_forwarder
 from pwgrid.installed.running_parts import RunningParts, log_warnings
 from pwgrid.master.config import Listeners, MasterConfig, Roles
-from pwgrid.master.leftovers import KeptOpen, find_leftovers
+from pwgrid.master.leftovers import KeptOpen, Leftovers, find_leftovers
 from pwgrid.master.listener import inherited_listeners, open_listener, open_private
 from pwgrid.master.main import Master
 from pwgrid.master.upgrade import kept_open
@@ -102,7 +102,7 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
             parts=parts,
             runtime=runtime,
             redis_url=redis_url,
-            redis=None if settings.redis_url else embedded_redis.prepare(runtime.directory / "redis"),
+            redis=None if settings.redis_url else _embedded(runtime, leftovers),
             listeners=Listeners(listeners, lambda: completed(_open(settings, held)), completed),
             roles=Roles(partial(_worker_role, parts), run_proxy, run_forwarder, run_tls),
             messages=messages,
@@ -116,6 +116,10 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
             (logging.open_again if kept else logging.append_to)(settings.log_file)
             logging.configure(settings.log_level, settings.log_format, "master")
         return Master(config).run()
+
+
+def _embedded(runtime: RuntimeDir, leftovers: Leftovers) -> embedded_redis.EmbeddedRedis:
+    return embedded_redis.prepare(runtime.directory / "redis", runs=leftovers.redis is not None)
 
 
 def _open(settings: Settings, held: contextlib.ExitStack) -> tuple[socket.socket, ...]:
