@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -128,6 +129,51 @@ def test_the_lock_holds_against_another_process_and_ends_with_its_holder(base: P
     assert find_running(str(base)) == []
     with RuntimeDir.create(str(base), 8080).locked("ws://y:8080"):
         assert [grid.endpoint for grid in find_running(str(base))] == ["ws://y:8080"]
+
+
+def test_nothing_of_a_living_grid_is_removed_for_its_age(base: Path, tmp_path: Path) -> None:
+    program = shutil.which("systemd-tmpfiles")
+    if program is None:
+        pytest.skip("there is no systemd-tmpfiles here")
+    rule = tmp_path / "rule"
+    rule.write_text(f"d {base.parent} - - - 1us\n")
+
+    def remove_what_is_old() -> None:
+        removed = subprocess.run([program, "--clean", rule], capture_output=True, text=True, check=False)
+        assert (removed.returncode, removed.stderr) == (0, "")
+
+    with RuntimeDir.create(str(base), 8080).locked("") as runtime:
+        worker = runtime.make_worker_dir("a1b2c3d4")
+        remove_what_is_old()
+        assert (worker / "tmp").exists()
+        runtime.keep()
+    remove_what_is_old()
+    assert not base.exists()
+
+
+def may_be_aged(path: Path) -> bool:
+    """What systemd-tmpfiles asks of each directory."""
+    code = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    asked = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
+    assert asked.returncode == 0 or "BlockingIOError" in asked.stderr
+    return asked.returncode == 0
+
+
+def test_a_master_keeps_its_directories_from_ageing_also_as_new_code(base: Path) -> None:
+    first = RuntimeDir.create(str(base), 8080)
+    with first.locked(""):
+        with RuntimeDir.create(str(base), 8081).locked(""):
+            assert not may_be_aged(base)
+        assert not may_be_aged(first.directory)
+        first.keep()
+        lock_fd = os.dup(first.lock_fd)
+    assert may_be_aged(base)
+    assert may_be_aged(first.directory)
+    again = RuntimeDir.create(str(base), 8080)
+    with again.locked("", lock_fd):
+        assert not may_be_aged(base)
+        assert not may_be_aged(again.directory)
+        again.remove_at_end()
 
 
 def test_what_a_former_run_left_is_removed_and_nothing_else(base: Path) -> None:

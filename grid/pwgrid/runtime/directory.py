@@ -137,6 +137,8 @@ class RuntimeDir:
         self.directory: Final = base / str(port)
         self._owns_base = owns_base
         self._lock_fd = -1
+        self._unaged: list[int] = []
+        """Descriptors by which systemd-tmpfiles passes over these directories."""
         self._is_kept = False
         self._endpoint = ""
         longest = _longest_bytes(self.directory)
@@ -165,6 +167,7 @@ class RuntimeDir:
         except OSError as error:
             reason = error.strerror or str(error)
             raise RuntimeDirError(f"cannot make the runtime directory {self.directory}: {reason}") from error
+        self._unaged = _keep_from_ageing(self.directory.parent, self.directory)
         self._endpoint = endpoint
         self._is_kept = any(entry.name != _LOCK for entry in self.directory.iterdir())
         try:
@@ -257,8 +260,9 @@ class RuntimeDir:
                 self.directory.rmdir()
                 if self._owns_base:
                     self.directory.parent.rmdir()
-        os.close(self._lock_fd)
-        self._lock_fd = -1
+        for fd in (self._lock_fd, *self._unaged):
+            os.close(fd)
+        self._lock_fd, self._unaged = -1, []
 
 
 def worker_dir(runtime: Path, worker_id: str) -> Path:
@@ -318,6 +322,21 @@ def _make_and_lock(path: Path) -> int:
         if holder is not None or tries >= _TRIES:
             raise AlreadyRunning(holder.pid if holder else None)
         select.poll().poll(_TRY_MS)  # the last child of a dead master removes its files
+
+
+def _keep_from_ageing(*directories: Path) -> list[int]:
+    """Lock directories in the way that tells systemd-tmpfiles to remove nothing below them (man tmpfiles.d): in /tmp it
+    removes what nobody has used for ten days. Others may lock them in this way, too. Returns the locks' descriptors."""
+    fds: list[int] = []
+    for directory in directories:
+        with suppress(OSError):  # the file system has no locks
+            fds.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
+            for _ in range(_TRIES):
+                with suppress(BlockingIOError):
+                    fcntl.flock(fds[-1], fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    break
+                select.poll().poll(_TRY_MS)  # systemd-tmpfiles looks at it now
+    return fds
 
 
 def _flock(path: Path, flags: int = 0) -> int | None:
