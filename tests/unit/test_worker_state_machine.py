@@ -399,6 +399,13 @@ def test_one_that_was_on_its_way_out_still_is(written: str) -> None:
     assert (worker.status, worker.purpose, worker.drain_by) == (S.DRAINING, W.RECYCLE, NOW + 5000.0 + DRAIN_GRACE_S)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "purpose"), [(W.SPARE, W.RECYCLE), (W.RECYCLE, W.RECYCLE), (W.END, W.END), (W.END_NOW, W.END_NOW)]
+)
+def test_of_one_that_was_on_its_way_out_no_less_is_wanted(wanted: Purpose, purpose: Purpose) -> None:
+    assert adopted("draining", wanted).purpose is purpose
+
+
 def test_one_that_was_on_its_way_out_has_the_time_that_was_written_down_for_it() -> None:
     worker = WorkerLife.adopted("draining", W.SERVE, NOW, SETTINGS, NOW + 3.0)
     assert (worker.sessions_until, worker.drain_by) == (NOW + 3.0, NOW + 3.0 + DRAIN_GRACE_S)

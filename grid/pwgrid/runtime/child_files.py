@@ -59,6 +59,8 @@ class ChildState:
     reason: dict[str, str] | None = None
     recycle: dict[str, str] | None = None
     spare: bool = False
+    purpose: str = ""
+    """What the master wants of a worker, by name; empty in a file of an older version, which had `spare` alone."""
     is_successor: bool = False
     sessions_until: float | None = None
     uid: int = field(default_factory=os.getuid)

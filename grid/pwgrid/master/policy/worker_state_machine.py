@@ -164,14 +164,14 @@ class WorkerLife:
     def adopted(
         cls, written: str, purpose: Purpose, now: float, settings: Settings, sessions_until: float | None
     ) -> WorkerLife:
-        """A worker that another master forked; its file says that its status was `written`. One that was draining goes
-        on with that, until the file's `sessions_until`."""
+        """A worker that another master forked; its file says that its status was `written`, and what that master wanted
+        of it. One that was draining goes on with that, until the file's `sessions_until`."""
         if written in BEFORE_A_DRAIN:
-            life = cls(purpose, WorkerStatus(written), Phase.AWAITED)
+            life = cls(min(purpose, Purpose.SERVE), WorkerStatus(written), Phase.AWAITED)
             if life.status is WorkerStatus.STARTING:
                 life.ready_by = now + settings.launch_timeout + LAUNCH_GRACE_S
         else:
-            life = cls(Purpose.RECYCLE, WorkerStatus.DRAINING, Phase.AWAITED)
+            life = cls(max(purpose, Purpose.RECYCLE), WorkerStatus.DRAINING, Phase.AWAITED)
             life._limit_drain(now + DrainTime.RECYCLE.seconds(settings) if sessions_until is None else sessions_until)
         return life
 

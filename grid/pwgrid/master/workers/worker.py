@@ -532,6 +532,7 @@ class Worker:
             reason=_data(life.reason),
             recycle=_data(self.recycle),
             spare=life.purpose is Purpose.SPARE,
+            purpose=life.purpose.name,
             is_successor=life.successors > 0,
             sessions_until=life.sessions_until if life.sessions_until < math.inf else None,
         )
@@ -620,7 +621,7 @@ def adopt_worker(shared: Surroundings, pool: Pool, state: ChildState) -> Worker:
     loop, config = shared.loop, shared.config
     child = adopted_child(loop, state)
     browser_type: BrowserType = state.browser_type  # type: ignore[assignment]
-    purpose = Purpose.SPARE if state.spare else Purpose.SERVE
+    purpose = Purpose.__members__.get(str(state.purpose), Purpose.SPARE if state.spare else Purpose.SERVE)
     life = WorkerLife.adopted(state.status, purpose, loop.now(), config.settings, state.sessions_until)
     life.reason, life.successors = _read(state.reason), int(state.is_successor)
     ipc = config.kept_open.ipc.pop(state.name, None) if config.kept_open else None
