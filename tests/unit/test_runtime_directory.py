@@ -14,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
@@ -30,7 +31,7 @@ from pwgrid.runtime.directory import (
     worker_dir,
 )
 from pwgrid.runtime.find_grids import find_running
-from pwgrid.runtime.process_identity import create_time
+from pwgrid.runtime.process_identity import KILL_S, create_time
 from tests.support.disk import nothing_can_be_written
 
 
@@ -255,6 +256,35 @@ def test_the_last_child_of_a_dead_master_leaves_a_new_master_s_directory_alone(
             other_child.close()
             thread.join(10)
             assert (found, worker.exists(), lock.exists()) == ([None], True, True)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_new_master_waits_until_the_last_child_of_a_dead_one_has_ended_a_frozen_redis(
+    base: Path, monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    """The clock is one that goes on while somebody waits, and then alone."""
+    clock = [0.0]
+    runtime = RuntimeDir.create(str(base), 8080)
+    runtime.directory.mkdir(mode=0o700, parents=True)
+    base.chmod(0o700)
+    with (runtime.directory / "lock").open("w") as last_child:
+        fcntl.flock(last_child, fcntl.LOCK_EX)
+
+        def poll(wait_ms: float) -> None:
+            clock[0] += wait_ms / 1000
+            if ends and clock[0] >= directory.REDIS_S + KILL_S:
+                last_child.close()
+
+        waits = SimpleNamespace(poll=lambda: SimpleNamespace(poll=poll))
+        monkeypatch.setattr(directory, "select", waits)
+        monkeypatch.setattr(directory, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+        if ends:
+            with runtime.locked(""):
+                pass
+        else:
+            with pytest.raises(AlreadyRunning) as refused, runtime.locked(""):
+                pass
+            assert refused.value.pid is None
 
 
 def test_a_reused_pid_is_no_running_grid(base: Path) -> None:

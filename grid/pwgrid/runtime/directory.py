@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import math
 import os
 import re
 import select
@@ -21,7 +22,7 @@ import orjson
 from pwgrid.common.errors import AlreadyRunning, GridError
 from pwgrid.common.worker_id import is_worker_id
 from pwgrid.runtime.display_sockets import DISPLAYS, remove_sockets
-from pwgrid.runtime.process_identity import create_time, find_process
+from pwgrid.runtime.process_identity import KILL_S, create_time, find_process
 
 # A Unix socket path has 108 bytes, the last one a zero.
 MAX_SOCKET_PATH_BYTES: Final = 107
@@ -55,6 +56,13 @@ _VERSION: Final = re.compile(r"[0-9]+(\.[0-9]+){0,5}")
 _MOST_BYTES: Final = 1 << 20
 _TRIES: Final = 100
 _TRY_MS: Final = 20
+
+REDIS_S: Final = 5.0
+"""The time for Redis to end, which the last child of a dead master gives it."""
+
+LAST_CHILD_S: Final = REDIS_S + 2 * KILL_S + 2.0
+"""The last child of a dead master has the lock for so long at the most: it may have to kill Redis, and what else is
+left, and removes all files."""
 
 
 class RuntimeDirError(GridError):
@@ -305,7 +313,7 @@ def _lock_without_master(directory: Path) -> int | None:
 
 def _make_and_lock(path: Path) -> int:
     """Tries again when another grid, at its end, removes the base, the directory or the lock file meanwhile."""
-    tries = 0
+    deadline = math.inf
     while True:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_owner(path.parent, "may be written only by its owner", stat.S_IWGRP | stat.S_IWOTH)
@@ -317,11 +325,11 @@ def _make_and_lock(path: Path) -> int:
             continue
         if fd is not None:
             return fd
-        holder = _holder_of(path)
-        tries += 1
-        if holder is not None or tries >= _TRIES:
+        holder, now = _holder_of(path), time.monotonic()
+        deadline = min(deadline, now + LAST_CHILD_S)
+        if holder is not None or now >= deadline:
             raise AlreadyRunning(holder.pid if holder else None)
-        select.poll().poll(_TRY_MS)  # the last child of a dead master removes its files
+        select.poll().poll(_TRY_MS)  # the last child of a dead master ends its grid
 
 
 def _keep_from_ageing(*directories: Path) -> list[int]:
