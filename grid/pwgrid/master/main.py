@@ -221,9 +221,12 @@ class Master:
             self._proxies.stop()
         if shutdown.phase is ShutdownPhase.PROXY and not self._proxies.pids():
             shutdown.step(Step.PROXY_GONE)
-            self._tls.stop()
-        if shutdown.phase is ShutdownPhase.FORWARDER and self._forwarder.has_ended and not self._tls.pids():
+            self._tls.leave()
+        if shutdown.phase is ShutdownPhase.FORWARDER and self._forwarder.has_ended:
             shutdown.step(Step.FORWARDER_GONE)
+            self._tls.stop()
+        if shutdown.phase is ShutdownPhase.TLS and not self._tls.pids():
+            shutdown.step(Step.TLS_GONE)
             if self._redis is not None:
                 self._redis.stop()
         if shutdown.phase is ShutdownPhase.REDIS and (self._redis is None or self._redis.pid is None):

@@ -169,6 +169,11 @@ class TlsProcesses:
         for each in self._all():
             each.send(name, data)
 
+    def leave(self) -> None:
+        """Have all of them accept nobody any more, and end with their last sessions."""
+        for each in self._all():
+            each.leave()
+
     def stop(self) -> None:
         """Have all of them end with their last sessions, whose other ends are closed by now; after STOP_GRACE_S they
         are ended."""
