@@ -19,7 +19,7 @@ import pytest
 from playwright.async_api import Browser, Error, Page, Playwright
 
 from pwgrid.cli.token import Place, create
-from pwgrid.common.restricted_exec import abi
+from pwgrid.common.confined_exec import abi
 from pwgrid.tokens.tokens import Role
 from tests.conftest import counters_are_exact, need
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually_async, running_grid

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pytest
 from playwright.async_api import Error, Playwright
 
-from pwgrid.common.restricted_exec import abi
+from pwgrid.common.confined_exec import abi
 from pwgrid.installed.browsers import find_browser
 from pwgrid.settings.model import Settings
 from tests.conftest import need

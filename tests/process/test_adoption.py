@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from pwgrid.common.selectors_loop import Loop
-from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.child_file_writer import ChildFileWriter
 from pwgrid.master.leftovers import KeptOpen, find_leftovers
 from pwgrid.master.workers.workers import Workers
 from pwgrid.runtime.browser_process_tree import kill_below

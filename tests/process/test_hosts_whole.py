@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from pwgrid.cli import token as tokens
-from pwgrid.registry.hosts import HostRecord
+from pwgrid.registry.host_records import HostRecord
 from pwgrid.tokens.tokens import Role
 from tests.conftest import counters_are_exact
 from tests.support import raw

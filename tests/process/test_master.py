@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pwgrid.registry.embedded_redis import find_redis_server
+from pwgrid.registry.embedded_redis_config import find_redis_server
 from pwgrid.settings.model import NO_POOL
 from pwgrid.settings.own_playwright import own_minor
 from tests.support.grid import NEVER

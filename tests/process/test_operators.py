@@ -19,7 +19,7 @@ from pwgrid import __version__
 from pwgrid.installed import running_parts
 from pwgrid.installed.browsers import FoundBrowser
 from pwgrid.installed.running_parts import RunningParts
-from pwgrid.registry import embedded_redis
+from pwgrid.registry import embedded_redis_config
 from pwgrid.settings.load import load
 from pwgrid.settings.model import NO_POOL
 from tests.support import raw
@@ -121,14 +121,14 @@ def test_new_code_that_cannot_start_leaves_what_lives_to_the_next_master(tmp_pat
 
 def test_an_upgrade_is_refused_where_no_redis_server_is_found_any_more(tmp_path: Path) -> None:
     server = tmp_path / "redis-server"
-    server.symlink_to(embedded_redis.find_redis_server())
-    environment = {**WITHOUT_SPARES, embedded_redis.SERVER_VARIABLE: str(server)}
+    server.symlink_to(embedded_redis_config.find_redis_server())
+    environment = {**WITHOUT_SPARES, embedded_redis_config.SERVER_VARIABLE: str(server)}
     with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
         before = parts(grid)
         server.unlink()
         refused = grid.command("upgrade", "--force")
         assert refused.returncode == 1
-        assert f"{embedded_redis.SERVER_VARIABLE}={server} is not an executable file" in refused.stderr
+        assert f"{embedded_redis_config.SERVER_VARIABLE}={server} is not an executable file" in refused.stderr
         assert parts(grid) == before
 
 

@@ -18,7 +18,7 @@ from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.server import Reconnect
 from pwgrid.master import child
-from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.child_file_writer import ChildFileWriter
 from pwgrid.master.config import Listeners, MasterConfig, Roles
 from pwgrid.master.listener import open_listener
 from pwgrid.master.policy.backoff import Backoff

@@ -37,7 +37,7 @@ from pwgrid.master.workers import clean_up
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers
 from pwgrid.proxy.roster import Roster
-from pwgrid.registry.embedded_redis import EmbeddedRedis
+from pwgrid.registry.embedded_redis_config import EmbeddedRedis
 from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import SETTINGS, Settings

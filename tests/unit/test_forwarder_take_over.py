@@ -16,7 +16,7 @@ import pytest
 
 from pwgrid.common.client_marks import mark_passed_on, mark_served
 from pwgrid.common.reasons import OfferRefusal
-from pwgrid.control.parking import ParkedSession
+from pwgrid.control.parked_session import ParkedSession
 from pwgrid.forwarder.main import Forwarder, is_marked_served
 from pwgrid.forwarder.spliced_session import ForwardedSession, new_pipes
 from pwgrid.runtime.child_arguments import ForwarderArguments

@@ -18,10 +18,10 @@ from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
 from pwgrid.proxy.connect.forwarding import Forwarding
 from pwgrid.proxy.connect.from_other_hosts import FromOtherHosts
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs, HostUnreachable, may_be_served
+from pwgrid.proxy.hosts.host_heartbeat import HostKeeper
 from pwgrid.proxy.hosts.host_table import OtherHost
-from pwgrid.proxy.hosts.keep_hosts import HostKeeper
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.registry.hosts import HostRecord, HostRecords
+from pwgrid.registry.host_records import HostRecord, HostRecords
 from pwgrid.runtime.directory import FORWARDER_SOCKET
 from tests.unit.test_handoff_link import Heard
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pwgrid.proxy.hosts.host_table import NAME_TAKEN_S, UNREACHABLE_S, HostState, HostTable, NameWatch
-from pwgrid.registry.hosts import HostRecord, HostsFound
+from pwgrid.registry.host_records import HostRecord, HostsFound
 from tests.support.state_frames import told_of_pool
 
 HERE, THERE = "10.0.0.1:8080", "10.0.0.2:8080"

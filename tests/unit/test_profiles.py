@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pwgrid.common.profiles import NotSaved, Profile, ProfileInUse, ProfileUse, TooManyProfiles
+from pwgrid.common.profile_names import NotSaved, Profile, ProfileInUse, ProfileUse, TooManyProfiles
 from pwgrid.profiles.paths import profiles_directory
 from pwgrid.profiles.store import ProfileStore
 from pwgrid.proxy.policy.access import ANYBODY, Identity

@@ -33,7 +33,7 @@ from pwgrid.runtime.find_grids import (
 from pwgrid.settings.environment_variables import set_variables
 
 if TYPE_CHECKING:
-    from pwgrid.registry.hosts import HostsFound
+    from pwgrid.registry.host_records import HostsFound
     from pwgrid.registry.records import RegistrySnapshot
 
 REPLY_TIMEOUT_S: Final = 5.0
@@ -203,7 +203,7 @@ def add_registry(
     """Puts into a master's status what only the registry knows: the exact counters, where the master's own are a few
     seconds old; why Redis is of no use; whether the grid can serve, as /health/ready says it, and what is wrong with
     this host. `others` are the hosts that form one grid, if there are any."""
-    from pwgrid.registry.hosts import NAME_TAKEN  # takes a while to import, as redis-py does
+    from pwgrid.registry.host_records import NAME_TAKEN  # takes a while to import, as redis-py does
     from pwgrid.registry.selectable_workers import can_serve
 
     if isinstance(registry, RegistryUnavailable):

@@ -13,7 +13,7 @@ from pwgrid.common.certificate import client_context
 from pwgrid.common.errors import GridError, Refused
 from pwgrid.proxy.policy.forward_message import PATH
 from pwgrid.registry import blocking_reads
-from pwgrid.registry.hosts import HostRecord
+from pwgrid.registry.host_records import HostRecord
 from pwgrid.runtime.find_grids import RunningGrid
 
 ANSWER_S: Final = 5.0

@@ -15,7 +15,7 @@ from pwgrid.cli.progress import watching
 from pwgrid.common.errors import GridError
 from pwgrid.common.wording import counted, listed
 from pwgrid.registry import blocking_reads
-from pwgrid.registry.hosts import HostsFound
+from pwgrid.registry.host_records import HostsFound
 from pwgrid.runtime.find_grids import RunningGrid
 
 HEARD_S: Final = 5.0

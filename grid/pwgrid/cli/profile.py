@@ -14,7 +14,7 @@ from pwgrid.cli import output
 from pwgrid.cli.ask_grid import ask, find_grid
 from pwgrid.cli.options import GRID_OPTIONS, with_json, with_options
 from pwgrid.common.errors import GridError, NoGridError
-from pwgrid.common.profiles import NAME, Profile, ProfileInUse
+from pwgrid.common.profile_names import NAME, Profile, ProfileInUse
 from pwgrid.common.wording import counted
 
 if TYPE_CHECKING:

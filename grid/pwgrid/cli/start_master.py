@@ -25,7 +25,7 @@ from pwgrid.master.listener import inherited_listeners, open_listener, open_priv
 from pwgrid.master.main import Master
 from pwgrid.master.upgrade import kept_open
 from pwgrid.proxy.main import run_proxy
-from pwgrid.registry import embedded_redis
+from pwgrid.registry import embedded_redis_config
 from pwgrid.runtime import descriptor_limit
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.child_files import registry_of
@@ -70,7 +70,7 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
     parts = RunningParts(loaded)
     if check_only:
         if not settings.redis_url:
-            embedded_redis.find_redis_server()  # else the new code would find out when the old one has gone
+            embedded_redis_config.find_redis_server()  # else the new code would find out when the old one has gone
         say("the code and the configuration load")
         gc.freeze()  # no search for garbage in all that was loaded, at the end of a process that has done nothing else
         return 0
@@ -82,7 +82,7 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
             port = kept.port if kept else _port_of(listeners, settings)
             settings = settings.model_copy(update={"port": port})
         runtime = RuntimeDir.create(settings.runtime_dir, settings.port)
-        redis_url = settings.redis_url.get_secret_value() or embedded_redis.url_of(runtime.directory / "redis")
+        redis_url = settings.redis_url.get_secret_value() or embedded_redis_config.url_of(runtime.directory / "redis")
         held.enter_context(runtime.locked(without_secrets(settings.client_url()), kept.lock if kept else None))
         leftovers = find_leftovers(registry_of(redis_url, settings.redis_key_prefix), kept, runtime.directory)
         runtime.remove_all_but([*leftovers.paths(), *([runtime.control_path.name] if kept else [])])
@@ -102,7 +102,7 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
             parts=parts,
             runtime=runtime,
             redis_url=redis_url,
-            redis=None if settings.redis_url else embedded_redis.prepare(runtime.directory / "redis"),
+            redis=None if settings.redis_url else embedded_redis_config.prepare(runtime.directory / "redis"),
             listeners=Listeners(listeners, lambda: completed(_open(settings, held)), completed),
             roles=Roles(partial(_worker_role, parts), run_proxy, run_forwarder, run_tls),
             messages=messages,

@@ -15,9 +15,9 @@ from typing import Any, Final
 import structlog
 
 from pwgrid.common.packet_sockets import despite_reset
+from pwgrid.control.exactly_once import Link, LinkFullError
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError
 from pwgrid.control.frozen_peer import FrozenPeerDetector
-from pwgrid.control.reliable_link import Link, LinkFullError
 
 log = structlog.get_logger()
 

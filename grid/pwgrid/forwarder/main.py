@@ -13,7 +13,7 @@ import structlog
 from pwgrid.common import log as logging
 from pwgrid.common.client_marks import is_served, mark_passed_on, mark_served
 from pwgrid.common.reasons import OfferRefusal
-from pwgrid.control.parking import ParkedSession
+from pwgrid.control.parked_session import ParkedSession
 from pwgrid.forwarder.large_pipes import LargePipes
 from pwgrid.forwarder.loop import Loop, Timer
 from pwgrid.forwarder.offers import Offer, OfferServer, PendingSession

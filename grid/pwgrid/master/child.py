@@ -20,7 +20,7 @@ import structlog
 
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.common.types import ChildKind
-from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.child_file_writer import ChildFileWriter
 from pwgrid.master.policy.backoff import Backoff
 from pwgrid.master.signal_queue import HANDLED
 from pwgrid.runtime.child_files import ChildState

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from pwgrid.installed.running_parts import RunningParts
 from pwgrid.master.leftovers import KeptOpen, Leftovers
-from pwgrid.registry.embedded_redis import EmbeddedRedis
+from pwgrid.registry.embedded_redis_config import EmbeddedRedis
 from pwgrid.runtime.child_arguments import ForwarderArguments, ProxyArguments, TlsArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings

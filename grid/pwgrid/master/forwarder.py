@@ -13,7 +13,7 @@ from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Reconnect
 from pwgrid.master.child import NO_DEATHS, Child, Exit, RestartedChild, fork_role
-from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.child_file_writer import ChildFileWriter
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.parked_sessions import ParkedSessions
 from pwgrid.runtime.child_arguments import ForwarderArguments

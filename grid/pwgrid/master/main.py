@@ -17,12 +17,12 @@ from pwgrid.common.errors import GridError
 from pwgrid.common.grid_url import without_secrets
 from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
-from pwgrid.control.parking import NAME as FORWARDER
+from pwgrid.control.parked_session import NAME as FORWARDER
 from pwgrid.control.server import ControlServer, Reconnect
 from pwgrid.master.child import become_subreaper
-from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.child_file_writer import ChildFileWriter
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.embedded_redis_child import RedisChild
+from pwgrid.master.embedded_redis import RedisChild
 from pwgrid.master.forwarder import ForwarderChild
 from pwgrid.master.leftovers import KeptOpen, Leftovers
 from pwgrid.master.memory_watch import MemoryWatch

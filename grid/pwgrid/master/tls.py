@@ -16,7 +16,7 @@ from pwgrid.control.frames import Frame
 from pwgrid.control.master_side import MasterSide
 from pwgrid.control.server import Reconnect
 from pwgrid.master.child import NO_DEATHS, Child, Exit, RestartedChild, fork_linked
-from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.child_file_writer import ChildFileWriter
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.leftovers import Leftovers
 from pwgrid.runtime.child_arguments import TlsArguments

@@ -23,7 +23,7 @@ from typing import IO, Final
 import orjson
 
 from pwgrid.common.atomic_write import write_whole
-from pwgrid.common.profiles import NAME, NotSaved, Profile, ProfileInUse, ProfileUse, TooManyProfiles
+from pwgrid.common.profile_names import NAME, NotSaved, Profile, ProfileInUse, ProfileUse, TooManyProfiles
 from pwgrid.runtime.child_files import boot_id
 from pwgrid.runtime.process_identity import create_time
 

@@ -37,7 +37,7 @@ from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.handoff_link import Handoffs
 from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.dashboard.feed import Feed
-from pwgrid.proxy.hosts.keep_hosts import HostKeeper
+from pwgrid.proxy.hosts.host_heartbeat import HostKeeper
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.policy.arrival import UNIX, Arrivals
 from pwgrid.proxy.policy.refusal import stopping

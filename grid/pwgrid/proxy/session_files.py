@@ -45,7 +45,7 @@ _FILE: Final = (
 )  # to open a FIFO does not wait for its other end
 _ID: Final = re.compile("[0-9a-f]{1,64}")
 _NAME: Final = re.compile("[0-9a-f]{32}")
-"""Of a session's directory, as the browser server and allowed_paths.py make them."""
+"""Of a session's directory, as the browser server and confined_paths.py make them."""
 
 
 @dataclass(frozen=True, slots=True)

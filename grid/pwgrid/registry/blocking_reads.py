@@ -16,10 +16,9 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_faults import RedisFault
 from pwgrid.common.redis_url import shown
 from pwgrid.common.session_lifecycle import LIVE
-from pwgrid.registry import hosts as host_records
-from pwgrid.registry import records
+from pwgrid.registry import host_records, records
 from pwgrid.registry.fault_of import NONSENSE, fault_of, write_fault
-from pwgrid.registry.hosts import HostsFound
+from pwgrid.registry.host_records import HostsFound
 from pwgrid.registry.open_redis import open_blocking
 from pwgrid.registry.records import RegistrySnapshot, SessionRecord, WorkerRecord
 from pwgrid.registry.scripts import write_probe

@@ -26,8 +26,7 @@ from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry import records
 from pwgrid.registry.fault_of import NONSENSE, fault_of, write_fault
-from pwgrid.registry.hosts import HostRecords
-from pwgrid.registry.lines import Lines
+from pwgrid.registry.host_records import HostRecords
 from pwgrid.registry.open_redis import database
 from pwgrid.registry.records import (
     Activity,
@@ -43,6 +42,7 @@ from pwgrid.registry.records import (
 from pwgrid.registry.redis_client import Argument, RedisClient, Reply, Subscription, check
 from pwgrid.registry.scripts import SCRIPTS, write_probe
 from pwgrid.registry.session_update import SessionUpdate
+from pwgrid.registry.take_turn import Lines
 from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()

@@ -21,7 +21,7 @@ import structlog
 
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.errors import GridError
-from pwgrid.common.profiles import Profile, ProfileInUse, TooManyProfiles
+from pwgrid.common.profile_names import Profile, ProfileInUse, TooManyProfiles
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.common.types import Isolation, Protocol
 from pwgrid.common.worker_lifecycle import WorkerStatus

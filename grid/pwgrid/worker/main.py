@@ -28,7 +28,7 @@ from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import CODE_CACHE, KEPT_FILES
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last
 from pwgrid.worker.admission import Admission
-from pwgrid.worker.browser.allowed_paths import Identity, replaced
+from pwgrid.worker.browser.confined_paths import Identity, replaced
 from pwgrid.worker.browser.health import Asked, BrowserHealth, HealthTimes
 from pwgrid.worker.browser.launch import LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer

@@ -21,12 +21,12 @@ import structlog
 
 from pwgrid.common.errors import GridError
 from pwgrid.common.launch_failure import BrowserLaunchError
-from pwgrid.common.profiles import NotSaved, Profile, ProfileUse
+from pwgrid.common.profile_names import NotSaved, Profile, ProfileUse
 from pwgrid.profiles.paths import profiles_directory
 from pwgrid.profiles.store import ProfileStore
 from pwgrid.registry.records import NAME, RUN
 from pwgrid.runtime.child_arguments import WorkerArguments
-from pwgrid.worker.browser.allowed_paths import Directories
+from pwgrid.worker.browser.confined_paths import Directories
 from pwgrid.worker.holders import Lease, LiveSession, ProfileCopy
 
 log = structlog.get_logger()

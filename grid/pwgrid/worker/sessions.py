@@ -13,7 +13,7 @@ from pwgrid.common.client_marks import mark_passed_on
 from pwgrid.common.errors import BrowserServerGone
 from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.common.packet_server import PROMISE_AGAIN_S, PROMISE_S
-from pwgrid.common.profiles import ProfileInUse, TooManyProfiles
+from pwgrid.common.profile_names import ProfileInUse, TooManyProfiles
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.common.types import GIVEN_BY_CLIENTS, Isolation, Protocol
 from pwgrid.registry.records import ISOLATION, OF_LEASE, PROTOCOL, TOKEN, TOKEN_ID

@@ -15,7 +15,7 @@ from pwgrid.proxy.connect.handoff_link import HandoffFailure
 from pwgrid.proxy.hosts.host_table import HostState, OtherHost
 from pwgrid.proxy.policy.refusal import Refusal, no_capacity
 from pwgrid.proxy.services import Services
-from pwgrid.registry.hosts import NAME_TAKEN, HostRecord
+from pwgrid.registry.host_records import NAME_TAKEN, HostRecord
 from pwgrid.registry.records import SessionRecord
 
 

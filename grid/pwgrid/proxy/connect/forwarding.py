@@ -28,12 +28,12 @@ from pwgrid.common.grid_url import GridUrl
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, HandoffLink, HostUnreachable
+from pwgrid.proxy.hosts.host_heartbeat import HostKeeper
 from pwgrid.proxy.hosts.host_table import OtherHost
-from pwgrid.proxy.hosts.keep_hosts import HostKeeper
 from pwgrid.proxy.policy.forward_message import VIEW_PATH, head, outgoing, question_head
 from pwgrid.proxy.policy.refusal import bad_handshake
 from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S, WorkerHealth
-from pwgrid.registry.hosts import HostRecords
+from pwgrid.registry.host_records import HostRecords
 from pwgrid.runtime.directory import FORWARDER_SOCKET
 
 log = structlog.get_logger()

@@ -26,13 +26,13 @@ from pwgrid.common.types import Protocol
 from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures
 from pwgrid.proxy.connect.refusal_log import Asked
-from pwgrid.proxy.hosts.keep_hosts import HostKeeper
+from pwgrid.proxy.hosts.host_heartbeat import HostKeeper
 from pwgrid.proxy.policy.page_content import Event, Sources, View, changes, happened, session_end, view
 from pwgrid.proxy.policy.pools_of_all_hosts import whole_pools
 from pwgrid.proxy.policy.refusal import registry_away
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue
-from pwgrid.registry.hosts import NAME_TAKEN
+from pwgrid.registry.host_records import NAME_TAKEN
 from pwgrid.registry.records import LIFETIME_TAKEN, OF_LEASE, Activity, SessionRecord, WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings

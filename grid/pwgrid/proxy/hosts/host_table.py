@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from pwgrid.proxy.roster import Roster
-from pwgrid.registry.hosts import HostRecord, HostsFound
+from pwgrid.registry.host_records import HostRecord, HostsFound
 
 UNREACHABLE_S: Final = 5.0
 """How long a host gets no clients after nobody could connect to its proxy."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from websockets.datastructures import Headers
 
-from pwgrid.common.profiles import Profile
+from pwgrid.common.profile_names import Profile
 from pwgrid.common.types import Isolation, Protocol
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.launch_options import LaunchOptions

@@ -18,7 +18,7 @@ from pwgrid.common.types import BrowserType
 from pwgrid.proxy.hosts.host_table import UNREACHABLE_S, HostState, HostTable, NameWatch, OtherHost
 from pwgrid.proxy.reap_workers import report
 from pwgrid.proxy.roster import Hosts, Roster
-from pwgrid.registry.hosts import BEAT_S, NAME_TAKEN, HostRecord
+from pwgrid.registry.host_records import BEAT_S, NAME_TAKEN, HostRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
 
