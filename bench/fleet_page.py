@@ -16,7 +16,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from bench.harness import MachineMeter, table, versions
-from pwgrid.registry.embedded_redis import find_redis_server
+from pwgrid.registry.embedded_redis_config import find_redis_server
 
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 PAGE: Final = DOCS / "scaling.md"

@@ -15,7 +15,7 @@
 --       selection's, after the last session of the worker's lifetime; then the ids of sessions and leases for which a proxy
 --       may be on its way, and how many seconds they still have for that.
 -- Keys  worker:{type}:{id}, both counters, sessions:live:{type}:{id}, session:{id}, sessions:outcomes, sessions:ends,
---       sessions:taken_back, sessions:index, sessions:of:{…}; the same for leases, and sessions:leased:{type}:{id};
+--       sessions:taken_back, sessions:index, sessions:index:live, sessions:of:{…}; the same for leases, and sessions:leased:{type}:{id};
 --       cluster:index:…; cluster:counter_repairs (+1 for a repair of one or both counters); worker:cmd:{type}:{id} as rollback.lua; publishes
 --       slots:{pool} if the worker may be eligible again and a client waits.
 --

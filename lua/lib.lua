@@ -14,6 +14,13 @@ local function describe(prefix, kind, id, client_fields)
   join_caps(prefix, name, redis.call('HGET', key, 'caps'))
 end
 
+-- Puts a session or lease that has begun at `since` into the index that lists read. The reaper keeps that short.
+local function list(prefix, kind, id, since)
+  local newest = all_of(prefix, kind) .. 'index'
+  redis.call('ZADD', newest, since, id)
+  redis.call('ZREM', newest .. ':live', id)
+end
+
 -- Writes the record of a session or lease that runs, or ran, and that Redis does not know: it was away, or came back empty.
 -- `lease` is the one that a session came with, or nil.
 local function write_anew(prefix, field, kind, id, lease, since, client, client_fields)
@@ -22,7 +29,7 @@ local function write_anew(prefix, field, kind, id, lease, since, client, client_
     'status', 'running', 'createdAt', since, 'startedAt', since, 'client', client)
   note_lease(prefix, id, lease)
   describe(prefix, kind, id, client_fields)
-  redis.call('ZADD', all_of(prefix, kind) .. 'index', since, id)
+  list(prefix, kind, id, since)
 end
 
 -- Brings the index up to date with a worker of which a script has changed something.
@@ -67,6 +74,7 @@ local function adopt(prefix, field, kind, id, lease, now, record_ttl_s, since, c
     redis.call('HDEL', key, 'reason', 'reasonKind', 'endedAt', 'presumed')
     redis.call('HSETNX', key, 'startedAt', since)
     redis.call('HSET', key, 'status', 'running')
+    list(prefix, kind, id, redis.call('HGET', key, 'createdAt') or since) -- newer ones may have pushed it out meanwhile
     describe(prefix, kind, id, client_fields)
   elseif not was[1] then
     write_anew(prefix, field, kind, id, lease, since, client, client_fields)

@@ -8,13 +8,15 @@
 --       dead, or is this worker, and ends)
 --       7 owner and 8 seconds of a lock: while another owner holds it, nothing is done (one reaper at a time)
 --       9 "names": return which workers were reaped instead of how many    10 kind of the reason ("worker lost")
+--      11 most sessions in sessions:index, and most leases in leases:index (10000)
 -- Returns the number of workers reaped; with "names" a list of lists {"{type}:{id}", {session id …}, {lease id …}}, or nil
 --       if locked out.
 -- Keys  reaper:lock, reaper:cursor; worker:{type}:{id}, both counter fields, sessions:live:{type}:{id},
 --       leases:live:{type}:{id} and sessions:leased:{type}:{id} of each reaped worker, worker:cmd:{type}:{id} of the one that
 --       is named; its live sessions: session:{id} failed with the reason, sessions:outcomes, sessions:ends, sessions:of:{…};
 --       its leases: lease:{id}, leases:outcomes, sessions:of:{…}; publishes slots:{pool} if a client waits for one of their
---       caps; sessions:index and leases:index lose vanished records; what cluster:index:… has of each reaped worker.
+--       caps; sessions:index and leases:index lose vanished records, and the oldest ones above 11, of which those that live go to
+--       sessions:index:live and leases:index:live; these lose who lives no more; what cluster:index:… has of each reaped worker.
 --
 -- A worker has a counter, or a hash worker:{type}:{id} with a heartbeat or an endpoint. It is stale when its last heartbeat
 -- is older than the threshold, or its key or heartbeat is missing. A call scans at most about 100,000 keys of the database
@@ -44,6 +46,24 @@ local function all_of(prefix, kind)
   return prefix .. kind .. 's:'
 end
 -- [end: both]
+
+-- [shared: history]
+-- Takes the oldest of this kind out of its index until `most` are left, at most 1000 at once. Those that live go to index:live,
+-- where lists find them until they end. Returns whether there are more of them.
+local function shorten_index(prefix, kind, most)
+  local newest = all_of(prefix, kind) .. 'index'
+  local surplus = redis.call('ZCARD', newest) - most
+  if surplus <= 0 then return false end
+  local last = math.min(surplus, 1000) - 1
+  local oldest = redis.call('ZRANGE', newest, 0, last, 'WITHSCORES')
+  for i = 1, #oldest, 2 do
+    local status = redis.call('HGET', prefix .. name_of(kind, oldest[i]), 'status')
+    if status == 'pending' or status == 'running' then redis.call('ZADD', newest .. ':live', oldest[i + 1], oldest[i]) end
+  end
+  redis.call('ZREMRANGEBYRANK', newest, 0, last)
+  return surplus > last + 1
+end
+-- [end: history]
 
 -- [shared: changes]
 -- Adds to a counter; a value that is no number, or below 0, counts as 0.
@@ -186,6 +206,7 @@ local function finish(
   if presumed then redis.call('HSET', key, 'presumed', 1) end
   redis.call('PEXPIRE', key, string.format('%.0f', history_ttl_s * 1000))
   add(all .. 'outcomes', status, 1)
+  redis.call('ZREM', all .. 'index:live', id)
   leave_caps(prefix, name, was[6], was[5] or browser_type)
   if kind ~= 'session' then return true, freed end
   local length_s = not presumed and tonumber(was[4]) and tonumber(now) - tonumber(was[4]) or nil
@@ -195,6 +216,7 @@ end
 -- [end: ends]
 
 local SCANS, KEYS_A_SCAN = 100, 1000
+local SHORTENED = 100 -- times that an index is shortened, for the same reason
 local now = ARGV[1]
 
 local prefix, history_ttl_s, reason = given(3, ''), tonumber(given(4, 3600)), given(5, 'worker lost')
@@ -273,9 +295,15 @@ if only then
   redis.call('DEL', prefix .. 'worker:cmd:' .. only)
 else
   for _, kind in ipairs(KINDS) do
-    local all = all_of(prefix, kind) .. 'index'
-    for _, id in ipairs(redis.call('ZRANGE', all, 0, 999)) do
-      if redis.call('EXISTS', prefix .. name_of(kind, id)) == 0 then redis.call('ZREM', all, id) end
+    local newest = all_of(prefix, kind) .. 'index'
+    for _, id in ipairs(redis.call('ZRANGE', newest, 0, 999)) do
+      if redis.call('EXISTS', prefix .. name_of(kind, id)) == 0 then redis.call('ZREM', newest, id) end
+    end
+    local rounds = 0
+    while rounds < SHORTENED and shorten_index(prefix, kind, given(11, 10000)) do rounds = rounds + 1 end
+    for _, id in ipairs(redis.call('ZRANGE', newest .. ':live', 0, -1)) do
+      local status = redis.call('HGET', prefix .. name_of(kind, id), 'status')
+      if status ~= 'pending' and status ~= 'running' then redis.call('ZREM', newest .. ':live', id) end
     end
   end
 end

@@ -10,7 +10,7 @@
 -- Returns the active counter as written: the slots of these sessions, of leases (a client is on its way), and of callers of
 --       selector.lua without a session id.
 -- Keys  worker:{type}:{id} (with TTL), both counters, sessions:live:{type}:{id}, leases:live:{type}:{id},
---       cluster:index:…; sessions:leased:{type}:{id}; session:{id}, lease:{id} and sessions:of:{…} of the given sessions and leases;
+--       cluster:index:…; sessions:leased:{type}:{id}; session:{id}, lease:{id}, sessions:of:{…}, and the index (sessions:index …) of the given sessions and leases;
 --       publishes slots:{pool} and slots:{type}.
 --
 -- Idempotent. The lifetime never goes down.

@@ -11,7 +11,7 @@
 --      15 kind of the reason, by which the end is counted ("other")
 --      16 kind ("session") or "lease"; 1 is a lease's id then      17 the lease that a session came with
 -- Returns 1 if this call ended the session, 0 if it had ended before, is another worker's, or is not known.
--- Keys  session:{id}, sessions:live:{type}:{id}, sessions:outcomes (and sessions:taken_back), sessions:ends, sessions:lengths,
+-- Keys  session:{id}, sessions:live:{type}:{id}, sessions:index, sessions:index:live, sessions:outcomes (and sessions:taken_back), sessions:ends, sessions:lengths,
 --       sessions:of:{…}, sessions:leased:{type}:{id}; for a lease the same under lease:{id} and leases:…; the worker's
 --       counter (-1 once, never below 0); cluster:index:…; publishes slots:{pool} if a client waits for the slot (slots:wanted:{pool}, set by
 --       the selector).

@@ -8,7 +8,7 @@
 --       8 lease of the pending session, seconds (10)                    9 client's address
 --      10 worker ids that must not be chosen, comma-separated       11 Playwright major.minor that the worker must have
 --      12 the one worker id that may be chosen                         13 TTL of the record while live, seconds (900)
---      14 most sessions in sessions:index (10000)                      15 TTL of the shutdown command, seconds (60)
+--      14 most sessions in sessions:index (10000); older ones that live go to sessions:index:live      15 TTL of the shutdown command, seconds (60)
 --      16 the pool whose workers may be chosen, and whose limits 2 and 3 then are ("" = all workers of the type)
 --      17 kind: "session" (the default), or "lease" for a slot that is borrowed; 7 is the id of the lease then, and keys of
 --       leases, lease:{id} and leases:…, take the place of session:{id}, sessions:live:… and sessions:index
@@ -25,7 +25,7 @@
 --       When lifetime reaches its limit by that: sets worker:cmd:{type}:{id} to "shutdown" and publishes it; the worker's
 --       field usedUp says until when its last client may be on its way; a spare of its pool becomes available, whose id is
 --       the worker's field replacement, and slots:{pool} is published if a client waits.
---       With a session id: session:{id}, sessions:live:{type}:{id}, sessions:index; and when no worker is eligible
+--       With a session id: session:{id}, sessions:live:{type}:{id}, sessions:index, sessions:index:live; and when no worker is eligible
 --       slots:wanted:{pool} (without a pool: the type), so that slots:{pool} is published when a slot comes free.
 --       For each "max:" the set sessions:of:{rest of the name}; when it is full, slots:wanted:{pool} of every pool of its
 --       members. The field "caps" of the record has the names.
@@ -78,6 +78,24 @@ local function all_of(prefix, kind)
   return prefix .. kind .. 's:'
 end
 -- [end: both]
+
+-- [shared: history]
+-- Takes the oldest of this kind out of its index until `most` are left, at most 1000 at once. Those that live go to index:live,
+-- where lists find them until they end. Returns whether there are more of them.
+local function shorten_index(prefix, kind, most)
+  local newest = all_of(prefix, kind) .. 'index'
+  local surplus = redis.call('ZCARD', newest) - most
+  if surplus <= 0 then return false end
+  local last = math.min(surplus, 1000) - 1
+  local oldest = redis.call('ZRANGE', newest, 0, last, 'WITHSCORES')
+  for i = 1, #oldest, 2 do
+    local status = redis.call('HGET', prefix .. name_of(kind, oldest[i]), 'status')
+    if status == 'pending' or status == 'running' then redis.call('ZADD', newest .. ':live', oldest[i + 1], oldest[i]) end
+  end
+  redis.call('ZREMRANGEBYRANK', newest, 0, last)
+  return surplus > last + 1
+end
+-- [end: history]
 
 -- [shared: reading]
 -- How much of its worker's lifetime a session or lease takes, by the field "lifetime" of its record, which most do not have.
@@ -361,6 +379,7 @@ local function roll_back(prefix, active_hash, lifetime_hash, kind, id)
   leave_caps(prefix, name, was[6], was[7] or was[2])
   redis.call('DEL', key)
   redis.call('ZREM', all .. 'index', id)
+  redis.call('ZREM', all .. 'index:live', id)
   if freed then wake(prefix, field) end
   return true, freed
 end
@@ -687,11 +706,9 @@ if id then
     'createdAt', ARGV[4], 'client', given(9, ''), 'pool', pool, unpack(fields))
   call('PEXPIRE', record, as_text(given(13, 900) * 1000))
   local all = all_of(prefix, kind)
-  local newest = all .. 'index'
   call('ZADD', all .. 'live:' .. chosen, lease_until, id)
-  call('ZADD', newest, ARGV[4], id)
-  local surplus = call('ZCARD', newest) - given(14, 10000)
-  if surplus > 0 then call('ZREMRANGEBYRANK', newest, 0, surplus - 1) end
+  call('ZADD', all .. 'index', ARGV[4], id)
+  shorten_index(prefix, kind, given(14, 10000))
   if #caps > 0 then rare_functions().join_caps(prefix, name, table.concat(caps, ',')) end
 end
 return endpoint

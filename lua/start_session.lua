@@ -9,7 +9,7 @@
 -- Returns 1 if the session runs, 0 if it does not (not known, ended, or another worker's), 2 if it holds a slot again: its end
 --       was presumed wrongly, which counts as a repair, or Redis had no record of it (was away, or lost it).
 -- Keys  session:{id}, sessions:live:{type}:{id} or sessions:leased:{type}:{id}; for a lease lease:{id} and
---       leases:live:{type}:{id}; in the last case also the counter, for a lease that of the lifetime (see note_lifetime), cluster:index:…, cluster:counter_repairs and sessions:of:{…}.
+--       leases:live:{type}:{id}; in the last case also the counter, for a lease that of the lifetime (see note_lifetime), cluster:index:…, cluster:counter_repairs, sessions:of:{…}, sessions:index and sessions:index:live.
 --
 -- Idempotent by the session's state.
 

@@ -16,15 +16,18 @@ import os
 import socket
 import threading
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
 
 from pwgrid.common.grid_url import GridUrl
 
 __all__ = ["Borrowing", "GridError", "GridRefusal", "Lease", "borrow"]
+
+T = TypeVar("T")
 
 URL_VARIABLES: Final = ("PWGRID_WS_ENDPOINT", "PWGRID_URL")
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
@@ -68,7 +71,7 @@ class Server:
     """`user:password`, as a URL has it."""
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}{self.path}"
+        return f"{GridUrl(self.is_encrypted, self.host, self.port).address}{self.path}"
 
     def __repr__(self) -> str:
         return f"Server({self})"
@@ -170,7 +173,7 @@ class Lease:
 
     async def extend_async(self, ttl_s: float) -> Lease:
         """`extend` for async programs: other tasks go on meanwhile."""
-        return await asyncio.to_thread(self.extend, ttl_s)
+        return await _in_own_thread(lambda: self.extend(ttl_s))
 
     def give_back(self) -> bool:
         """Frees the slot. False if it was given back already, or the lease has expired."""
@@ -245,17 +248,19 @@ class Borrowing:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _at: TracebackType | None
     ) -> None:
-        await asyncio.shield(asyncio.to_thread(self._end, self._leave(), kind))
+        lease = self._leave()
+        await asyncio.shield(_in_own_thread(lambda: self._end(lease, kind)))
 
     async def _borrowed(self) -> Lease:
         call = self._call()
-        answer = asyncio.ensure_future(asyncio.to_thread(call.run))
+        answer = _in_own_thread(call.run)
         try:
             return self._lease_of(await asyncio.shield(answer))
         except asyncio.CancelledError:
             call.cancel()  # closes the connection, so that the grid gives our place in the line to others
             with contextlib.suppress(GridError):
-                await asyncio.to_thread(self._lease_of(await answer).give_back)  # the lease had been granted already
+                lease = self._lease_of(await answer)  # it had been granted already
+                await _in_own_thread(lease.give_back)
             raise
 
     @contextlib.contextmanager
@@ -299,3 +304,13 @@ class Borrowing:
             # The grid ends the lease when it expires. An error of the block is raised rather than this one.
             if kind is None:
                 raise
+
+
+def _in_own_thread(call: Callable[[], T]) -> asyncio.Future[T]:
+    """The result of a call that waits. asyncio's own threads are few: those who wait in line for a slot would take all
+    of them, and who has it could not give it back."""
+    executor = ThreadPoolExecutor(1, "pwgrid-client")
+    try:
+        return asyncio.get_running_loop().run_in_executor(executor, call)
+    finally:
+        executor.shutdown(wait=False)  # its thread ends with the call

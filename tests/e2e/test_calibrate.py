@@ -57,9 +57,12 @@ def test_a_script_is_run_for_each_session_and_json_has_all_figures(tmp_path: Pat
     need("chromium")
     script = tmp_path / "session.py"
     script.write_text(SCRIPT)
+    config = tmp_path / "grid.toml"  # with the pool of a server, which is not measured
+    config.write_text('[[pools]]\nname = "chromium"\nbrowser = "chromium"\nworkers = 2\n')
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as temporary:
         done = pwgrid(
             *("calibrate", "--script", str(script), "--seconds", "0.1", "--most", "1", "--json"),
+            *("--config", str(config)),
             environment={"TMPDIR": temporary},
         )
         assert done.returncode == 0, done.stderr + done.stdout

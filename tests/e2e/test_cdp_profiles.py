@@ -19,7 +19,7 @@ import pytest
 from playwright.async_api import Browser, Error, Page, Playwright
 
 from pwgrid.cli.token import Place, create
-from pwgrid.common.restricted_exec import abi
+from pwgrid.common.confined_exec import abi
 from pwgrid.tokens.tokens import Role
 from tests.conftest import counters_are_exact, need
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually_async, running_grid
@@ -362,6 +362,34 @@ async def test_a_lease_has_its_profile_from_its_borrow_to_its_end(
         counters_are_exact(grid)
 
 
+async def test_a_killed_worker_s_successor_knows_that_a_browser_writes_the_profile_of_a_lease(
+    playwright: Playwright, profiles: Path, site: str
+) -> None:
+    with profiled(profiles, POOL_CONFIG=f"{CHROMIUM}=1", BORROW_RECONNECT_GRACE="60") as grid:
+        lease = borrow(grid, profile="shop-login")
+
+        async def next_client() -> list[str]:
+            async with shop_of(playwright, lease) as (_, page):
+                return await logged_in(page, site)
+
+        async with shop_of(playwright, lease) as (client, page):
+            await log_in(page, site)
+            (worker,) = grid.status()["workers"]
+            (browser,) = browsers(grid)
+            browser.suspend()  # so that it is not done with its writing
+            try:
+                assert request(grid, "DELETE", f"/v1/sessions/{latest(grid)['id']}").status == 202
+                await eventually_async(lambda: not client.is_connected(), "its client is told")
+                os.kill(worker["pid"], signal.SIGKILL)
+                await is_succeeded(grid, worker)
+                waits = asyncio.create_task(next_client())
+                await eventually_async(lambda: waits.done() or "not yet" in grid.output(), "it is to wait")
+            finally:
+                browser.resume()
+        assert await waits == ["who=ada", "of ada"]
+        assert give_back(grid, lease)
+
+
 async def test_killed_proxies_masters_and_redis_take_no_profile_from_its_session(
     playwright: Playwright, exact_grid: Grid, site: str
 ) -> None:
@@ -418,6 +446,34 @@ async def test_a_worker_killed_while_it_saves_leaves_that_to_its_successor(
     await eventually_async(lambda: grid.status()["pools"][0]["available"] == 1, "another worker")
     async with shop(playwright, grid) as (_, page):
         assert await logged_in(page, site) == ["who=ada", "of ada"]
+
+
+async def test_who_waits_for_a_profile_gets_what_is_saved_after_the_worker_was_killed(
+    playwright: Playwright, exact_grid: Grid, struck_profiles: Path, site: str
+) -> None:
+    grid, use = exact_grid, struck_profiles / "-" / "shop-login.json"
+
+    async def next_client() -> list[str]:
+        async with shop(playwright, grid) as (_, page):
+            return await logged_in(page, site)
+
+    async with shop(playwright, grid) as (client, page):
+        await log_in(page, site)
+        (worker,) = grid.status()["workers"]
+        (browser,) = browsers(grid)
+        browser.suspend()  # so that it is not done with its writing
+        try:
+            assert request(grid, "DELETE", f"/v1/sessions/{latest(grid)['id']}").status == 202
+            await eventually_async(lambda: not client.is_connected(), "its client is told")
+            await eventually_async(lambda: json.loads(use.read_bytes())["use"].get("is_ending"), "it ends")
+            waits = asyncio.create_task(next_client())
+            os.kill(worker["pid"], signal.SIGKILL)
+            await is_succeeded(grid, worker)
+            assert "is in use by session" in grid.command("profile", "remove", "shop-login").stderr
+        finally:
+            browser.resume()
+    assert await waits == ["who=ada", "of ada"]
+    await is_over(grid)
 
 
 async def test_too_large_a_profile_is_not_saved_and_the_record_says_so(

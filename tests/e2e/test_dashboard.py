@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, Playwright, expect
+from playwright.async_api import Browser, Page, Playwright, WebSocketRoute, expect
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -189,6 +189,77 @@ async def test_a_worker_of_another_version_than_its_pool_says_which(page: Page) 
     assert shown == ["upgrade", "Playwright 1.58; upgrade", "upgrade"]
 
 
+MEMORY = """async sizes => {
+    const { showGrid } = await import('./dashboard/grid.js');
+    const worker = { pool: 'tried', status: 'available', active: 0, slots: 1, lifetime: 0, startedAt: 0 };
+    const workers = Object.fromEntries(sizes.map((memoryMib, index) => [index, { ...worker, memoryMib }]));
+    const pool = { wanted: 2, browserType: 'chromium', lifetimeOfWorker: 10, memoryLimitMib: 100 };
+    showGrid({ tables: { grid: { ready: true }, pools: { tried: pool }, workers, queue: {} } }, () => {});
+    const figure = [...document.querySelectorAll('#figures dt')].find(each => each.textContent === 'Memory');
+    const bars = [...document.querySelectorAll('.worker .memory')].map(bar => bar.getAttribute('aria-valuetext'));
+    return [figure.nextElementSibling.textContent, ...bars];
+}"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown"),
+    [
+        ([None, None], ["–", "not measured yet", "not measured yet"]),
+        ([7, None], ["7 MiB", "7 of 100 MiB", "not measured yet"]),
+        ([], ["0 MiB"]),
+    ],
+)
+async def test_what_was_not_measured_yet_is_not_said_to_be_nothing(
+    page: Page, sizes: list[int | None], shown: list[str]
+) -> None:
+    assert await page.evaluate(MEMORY, sizes) == shown
+
+
+TYPED_NUMBERS = """async hosts => {
+    const { showGrid } = await import('./dashboard/grid.js');
+    const sent = [];
+    const act = (_method, path, body) => sent.push([path, body.workers]);
+    const show = wanted => {
+        const pool = { wanted, browserType: 'chromium', lifetimeOfWorker: 10, ...(hosts ? { hosts } : {}) };
+        const tables = { grid: { ready: true }, pools: { tried: pool }, workers: {}, queue: {} };
+        showGrid({ operator: true, tables }, act);
+    };
+    show(2);
+    const form = document.querySelector('article[aria-label="pool tried"] form');
+    const [number, host] = [form.querySelector('input'), form.querySelector('select')];
+    const numbers = [];
+    const type = text => { number.value = text; number.dispatchEvent(new Event('input')); };
+    const then = what => { what(); numbers.push(number.valueAsNumber); };
+    then(() => show(3));
+    then(() => { type('7'); show(4); });  // it has no focus: somebody has pressed Tab
+    if (hosts)
+        then(() => { host.value = 'b'; host.dispatchEvent(new Event('change')); });
+    form.requestSubmit();
+    then(() => show(5));
+    then(() => { type('8'); type(String(hosts ? hosts.b.wanted : 5)); show(6); });
+    if (hosts)
+        then(() => { host.value = 'a'; host.dispatchEvent(new Event('change')); });
+    return [numbers, sent];
+}"""
+
+
+@pytest.mark.parametrize(
+    ("hosts", "numbers", "sent"),
+    [
+        (None, [3, 7, 5, 6], ["v1/pools/tried/scale", 7]),
+        (
+            {"a": {"wanted": 1, "available": 1}, "b": {"wanted": 9, "available": 9}},
+            [1, 7, 7, 9, 9, 1],
+            ["v1/pools/tried/scale?host=b", 7],
+        ),
+    ],
+)
+async def test_a_number_of_workers_that_was_typed_stays_until_it_is_sent(
+    page: Page, hosts: dict[str, Any] | None, numbers: list[int], sent: list[Any]
+) -> None:
+    assert await page.evaluate(TYPED_NUMBERS, hosts) == [numbers, [sent]]
+
+
 async def _pictures(page: Page) -> None:
     """Light and dark, as whoever looks after a change of this page wants to see it."""
     ARTIFACTS.mkdir(exist_ok=True)
@@ -280,6 +351,46 @@ async def test_an_operator_looks_at_a_session_which_is_on_its_record(
     refused = await asyncio.to_thread(raw_answer, own_grid, raw.head(target=f"/v1/live/{session}"))
     assert refused.startswith(b"HTTP/1.1 409 "), refused
     assert "looked at by an operator" in (await asyncio.to_thread(own_grid.command, "sessions")).stdout
+
+
+async def test_a_page_that_is_one_too_many_says_so(own_grid: Grid, viewer: Browser) -> None:
+    page = await viewer.new_page()
+
+    async def is_full(feed: WebSocketRoute) -> None:
+        feed.send('{"full":100}')
+        await feed.close(code=1013)
+
+    await page.route_web_socket(re.compile("/v1/live$"), is_full)
+    await page.goto(own_grid.http)
+    await expect(page.locator("#link")).to_have_text("100 pages look at this grid already, trying again …")
+    await page.close()
+
+
+VIEW = "async () => (await import('./dashboard/live_view.js')).view({ id: '0123', name: '' })"
+
+
+async def test_a_view_goes_on_with_the_next_proxy_and_says_that_as_many_look_as_may(page: Page) -> None:
+    """Playwright answers in place of the grid."""
+    views: asyncio.Queue[WebSocketRoute] = asyncio.Queue()
+    await page.route_web_socket(re.compile("/v1/live/0123$"), views.put_nowait)
+    said: asyncio.Queue[str | bytes] = asyncio.Queue()
+    state, pages = page.locator("#viewer-state"), [{"id": each, "url": f"about:{each}"} for each in ("one", "two")]
+    async with asyncio.timeout(30):
+        await page.evaluate(VIEW)
+        view = await views.get()
+        view.send(json.dumps({"pages": pages, "page": "two", "why": ""}))
+        await expect(state).to_have_text("about:two")
+        view.on_message(said.put_nowait)
+        await page.locator("#viewer-page").select_option("one")
+        assert json.loads(await said.get()) == {"page": "one"}
+        await view.close(code=1012)
+        again = await views.get()
+        again.on_message(said.put_nowait)
+        assert json.loads(await said.get()) == {"page": "one"}
+        again.send('{"full":8}')
+        await again.close()
+        await expect(state).to_contain_text("8 look at sessions of this browser already")
+        await page.keyboard.press("Escape")
 
 
 async def test_a_cdp_session_is_shown_with_its_profile_and_the_time_that_it_is_still_kept(

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from playwright.async_api import Error, Playwright
 
-from pwgrid.common.restricted_exec import abi
+from pwgrid.common.confined_exec import abi
 from tests.conftest import counters_are_exact, need
 from tests.support.grid import Grid, eventually_async, running_grid
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Error, Playwright
 
-from pwgrid.common.restricted_exec import abi
+from pwgrid.common.confined_exec import abi
 from pwgrid.installed.channels import find_channel
 from pwgrid.installed.headed import find_xvfb
 from pwgrid.runtime.display_sockets import SOCKETS

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pwgrid.common.restricted_exec import abi
+from pwgrid.common.confined_exec import abi
 from tests.conftest import need
 from tests.e2e.test_commands import pwgrid
 from tests.support.grid import ROOT, eventually, processes_marked

@@ -14,12 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from playwright.async_api import Playwright
 from websockets.sync.client import connect as connect_cdp
 
 from pwgrid.cli import token as tokens
 from pwgrid.common.launch_failure import without_places
+from pwgrid.registry.session_update import SessionUpdate
+from pwgrid.registry.spool import write_spool_file
 from pwgrid.tokens.tokens import Role
 from tests.conftest import need
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_async, free_port, running_grid
@@ -398,3 +401,18 @@ def test_what_a_frozen_redis_leases_for_nobody_when_it_wakes_is_given_back(own_r
         assert grid.redis("KEYS", "sessions:live:*") == []
         (session_of_client,) = json.loads(grid.get("/v1/sessions")[2])["sessions"]
         assert session_of_client["status"] == "completed"
+
+
+def test_a_proxy_that_is_replaced_meanwhile_reports_nothing_as_lost_that_the_next_one_writes() -> None:
+    server = RedisServer()
+    environment = {**WITHOUT_SPARES, "REDIS_URL": server.url}
+    with contextlib.closing(server), running_grid("--chromium", "1", environment=environment, fake=True) as grid:
+        server.kill()
+        eventually(lambda: "redis_connection_lost" in grid.output(), "it is missed")
+        write_spool_file(grid.runtime, "chromium", "0000000a", [SessionUpdate("s1", time.time(), "c:1")])
+        proxy = grid.status()["proxy"]["pid"]
+        assert grid.command("upgrade", "--force").returncode == 0
+        eventually(lambda: not psutil.pid_exists(proxy), "it has ended")
+        assert "session_updates_lost" not in grid.output()
+        server.start()
+        eventually(lambda: "session_updates_written worker=0000000a" in grid.output(), "the next one has written it")

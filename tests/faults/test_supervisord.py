@@ -20,6 +20,7 @@ import pytest
 from playwright.async_api import Error, Playwright
 from supervisor.xmlrpc import SupervisorTransport
 
+from pwgrid.cli.install.installation import addresses_on
 from pwgrid.installed.browsers import SearchPaths
 from tests.conftest import need
 from tests.support.grid import (
@@ -291,6 +292,41 @@ async def test_a_stop_by_supervisord_refuses_then_drains_and_goes_and_tells_all_
     told = ["detached", "no_master_after_detach", "worker_draining", "sessions_cut", "grid_ended_without_master"]
     assert [event for event in dict.fromkeys(events) if event in told] == told
     assert events[-1] == "grid_ended_without_master"
+
+
+async def test_another_host_is_where_it_listens_then_and_no_session_ends(
+    supervised: Supervised, playwright: Playwright
+) -> None:
+    supervised.configure(workers=1, detach_grace_s=120, drain_timeout_s=30)
+    await asyncio.to_thread(supervised.install, "--yes")
+    supervised.start()
+    browser = await playwright.chromium.connect(supervised.endpoint)
+    page = await browser.new_page()
+    for host, reached in (("0.0.0.0", "127.0.0.3"), ("127.0.0.1", "127.0.0.1")):
+        await asyncio.to_thread(supervised.install, "--host", host, "--yes")
+        await eventually_async(lambda host=host: addresses_on(supervised.port) == {host}, f"it listens on {host}")
+        other = await playwright.chromium.connect(supervised.endpoint.replace("127.0.0.1", reached))
+        await other.close()
+        assert await page.evaluate("6 * 7") == 42
+    await browser.close()
+
+
+def test_a_master_that_ends_at_once_is_no_success(supervised: Supervised) -> None:
+    """The proxy of the master before is ready meanwhile."""
+    token = supervised.directory / TOKEN
+    supervised.configure(workers=1, detach_grace_s=120, drain_timeout_s=1)
+    supervised.install("--yes")
+    supervised.start()
+    text = token.read_text()
+    token.write_text("")
+    try:
+        done = supervised.command(
+            *("install", "supervisor", "--user", "--conf", str(supervised.conf), "--host", "0.0.0.0", "--yes")
+        )
+    finally:
+        token.write_text(text)
+    assert (done.returncode, "supervisord says of it: pwgrid" in done.stderr) == (1, True), done
+    supervised.install("--host", "127.0.0.1", "--yes")
 
 
 def test_the_end_of_an_installation_ends_the_grid_and_supervisord_forgets_it(supervised: Supervised) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import socket
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -18,7 +19,8 @@ from typing import Any, TypeVar
 import pytest
 from playwright.async_api import Error, Playwright
 
-from pwgrid.common.restricted_exec import abi
+from pwgrid.cli.install.installation import addresses_on
+from pwgrid.common.confined_exec import abi
 from pwgrid.installed.browsers import find_browser
 from pwgrid.settings.model import Settings
 from tests.conftest import need
@@ -288,6 +290,23 @@ async def test_the_first_client_starts_the_grid_and_is_served(service: Service, 
     eventually(lambda: service.main()[0] == "active", "the grid has said that it is ready")
 
 
+def test_with_wrong_settings_clients_start_the_service_a_few_times_and_a_start_with_right_ones_opens_the_port_again(
+    service: Service,
+) -> None:
+    manager = service.manager
+    manager.systemctl("stop", "pwgrid.service")
+    manager.path(CONFIG).write_text("[workers]\nchromium_workers = -1\n")
+    with socket.create_connection(("127.0.0.1", service.port)):
+        eventually(lambda: manager.show("pwgrid.socket")["ActiveState"] == "failed", "systemd has given up")
+    assert "chromium_workers" in service.output()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", service.port))
+    service.configure(WORKERS)
+    manager.systemctl("start", "pwgrid.service")
+    assert manager.show("pwgrid.socket")["ActiveState"] == "active"
+    eventually(lambda: len(service.available()) == WORKERS, "its workers serve")
+
+
 def of_living(pids: Iterable[int], read: Callable[[Path], T]) -> list[T]:
     """What `read` gives for each process, as its directory in /proc, but for those that have ended meanwhile."""
     found = []
@@ -325,6 +344,24 @@ async def test_a_user_of_its_own_in_chromium_s_sandbox_and_a_token_that_only_roo
     await browser.close()
     # Root finds it without a word of where it is.
     assert json.loads(running.manager.command(PWGRID, "status", "--json"))["ready"]
+
+
+async def test_a_taken_port_ends_no_session_and_another_address_is_moved_to(
+    running: Service, playwright: Playwright
+) -> None:
+    manager, before = running.manager, running.main()
+    browser = await playwright.chromium.connect(running.endpoint)
+    page = await browser.new_page()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = await asyncio.to_thread(manager.complaint, PWGRID, "install", "systemd", "--port", port, "--yes")
+        assert f"cannot listen on 127.0.0.1 port {port}" in said
+    assert await page.evaluate("6 * 7") == 42
+    await browser.close()
+    assert running.main() == before
+    for host in ("0.0.0.0", "127.0.0.1"):  # where it listens itself is no obstacle
+        await asyncio.to_thread(running.install, "--host", host, "--yes")
+        assert addresses_on(running.port) == {host}
 
 
 async def test_reload_restart_upgrade_a_new_unit_and_a_killed_and_a_frozen_master_lose_no_session_and_refuse_nobody(

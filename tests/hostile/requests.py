@@ -281,7 +281,7 @@ def upgrades() -> list[Row]:
         "Content-Length below zero": (with_lines(head(), b"Content-Length: -1"), 400),
         "a path that is none": (head(target="/nowhere"), 404),
         "absolute": (head(target=f"ws://{EVIL}/"), 404),
-        "absolute, of the grid": (head(target="http://localhost/"), 404),
+        "absolute, of the grid": (head(target="http://localhost/"), 101),
         "dots": (head(target="/../"), 404),
         "a bad escape": (head(target="/%zz"), 404),
         "an endpoint without a worker": (head(target="/playwright/chromium/0123abcd.secret"), 404),

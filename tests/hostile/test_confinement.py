@@ -8,7 +8,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from pwgrid.common.restricted_exec import abi
+from pwgrid.common.confined_exec import abi
 from tests.hostile.calls import DOWNLOAD, evaluate, goto, page_session, read_stream
 from tests.support.grid import WITHOUT_SPARES, eventually_async, running_grid
 from tests.support.protocol_client import ProtocolClient, Refusal, protocol_client

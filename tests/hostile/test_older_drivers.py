@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from pwgrid.common.profiles import Profile
+from pwgrid.common.profile_names import Profile
 from pwgrid.installed.driver import Driver
 from pwgrid.worker.browser.launch import LAUNCHER
 from pwgrid.worker.holders import ProfileCopy

@@ -205,11 +205,18 @@ class LuaGrid:
         return len(reaped[0][1]) if reaped else 0
 
     def reap(
-        self, *, now: float = NOW, only: str = "", reason: str = "", owner: str = "", mode: str = "", kind: str = ""
+        self,
+        *,
+        now: float = NOW,
+        only: str = "",
+        reason: str = "",
+        owner: str = "",
+        mode: str = "",
+        kind: str = "",
+        history_max: int = 10_000,
     ) -> Any:
-        return self.eval(
-            "reaper", self.counters, now, STALE_S, self.prefix, HISTORY_TTL_S, reason, only, owner, 60, mode, kind
-        )
+        head = (now, STALE_S, self.prefix, HISTORY_TTL_S, reason, only, owner, 60, mode, kind, history_max)
+        return self.eval("reaper", self.counters, *head)
 
     # What Redis says
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pwgrid.registry import blocking_reads
-from pwgrid.registry.hosts import HostRecord
+from pwgrid.registry.host_records import HostRecord
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings

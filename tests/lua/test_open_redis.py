@@ -16,7 +16,7 @@ from redis import Redis
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_url import problem
 from pwgrid.registry.blocking_reads import snapshot
-from pwgrid.registry.embedded_redis import find_redis_cli
+from pwgrid.registry.embedded_redis_config import find_redis_cli
 from pwgrid.registry.open_redis import redis_cli_arguments
 from pwgrid.registry.redis_client import RedisClient
 from pwgrid.registry.registry import Registry

@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from pwgrid.common import paths
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.session_lifecycle import HeldAs, SessionStatus
-from pwgrid.registry import records
-from pwgrid.registry.blocking_reads import SessionWatch, snapshot
+from pwgrid.registry import blocking_reads, records
+from pwgrid.registry.blocking_reads import SessionWatch, latest_sessions, snapshot
 from pwgrid.registry.records import RegistrySnapshot, WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.registry.session_update import SessionEnd, SessionUpdate
@@ -474,6 +475,54 @@ async def test_a_page_reads_only_so_many_records_and_the_next_one_goes_on(
     assert found == [[], ["0100"]]
     assert [cursor.partition(":")[2] for cursor in cursors] == ["0250", "0050"]
     assert page.sessions == []
+
+
+@pytest.mark.parametrize("history_max", [0, 2, 10_000])
+async def test_who_lives_is_in_lists_whatever_has_begun_since(
+    own_redis: RedisServer, clock: Clock, history_max: int
+) -> None:
+    """In the API's and in the command line's, where it stands as long ago as it began."""
+    registry = Registry(own_redis.url, Settings(redis_timeout=BOUND_S, session_history_max=history_max), clock)
+    await registry.register(replace(WORKER, slots=9))
+    for kind, held in ((HeldAs.SESSION, "s"), (HeldAs.LEASE, "l")):
+        for number in range(6):
+            clock.now += number % 2  # two of them in the same moment
+            limits = {"max_concurrent": 9, "max_lifetime": 50}
+            assert await registry.select("chromium", **limits, session_id=f"{held}{number}", kind=kind)
+            if number not in (0, 1, 4):
+                ended = SessionEnd(SessionStatus.COMPLETED, Reason(EndReason.OTHER), clock.now)
+                await registry.write(SessionUpdate(f"{held}{number}", end=ended, kind=kind))
+    listed = {0: [4, 1, 0], 2: [5, 4, 1, 0], 10_000: [5, 4, 3, 2, 1, 0]}[history_max]
+    page = await registry.sessions(limit=1)
+    found = [each.session_id for each in page.sessions]
+    while page.cursor is not None:
+        page = await registry.sessions(limit=1, cursor=page.cursor)
+        found += [each.session_id for each in page.sessions]
+    assert found == [f"s{number}" for number in listed]
+    pending = await registry.sessions(status="pending")
+    assert [each.session_id for each in pending.sessions] == ["s4", "s1", "s0"]
+    assert [each.session_id for each in (await registry.leases({"pending"})).sessions] == ["l4", "l1", "l0"]
+    assert [each.session_id for each in latest_sessions(own_redis.url)] == found
+    by_status = latest_sessions(own_redis.url, status="pending", limit=2)
+    assert [each.session_id for each in by_status] == ["s4", "s1"]
+    await registry.close()
+
+
+async def test_the_command_line_lists_no_session_twice_while_others_begin(
+    many: Registry, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline, read = blocking_reads._pipeline, 0
+
+    def while_others_begin(redis: Redis, commands: list[tuple[Any, ...]]) -> list[Any]:
+        nonlocal read
+        read += 1
+        own_redis.command("ZADD", f"{PREFIX}sessions:index", 1_800_000_000 + read, f"newer{read}")
+        return pipeline(redis, commands)
+
+    monkeypatch.setattr(blocking_reads, "_pipeline", while_others_begin)
+    found = [each.session_id for each in latest_sessions(own_redis.url, PREFIX, limit=1000)]
+    assert found == [f"{number:04}" for number in reversed(range(450))]
+    assert read > 2
 
 
 @pytest.mark.parametrize("cursor", ["x", "1:2:", "-inf:a", ":a", "\u0661:a"])

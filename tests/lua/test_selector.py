@@ -8,7 +8,7 @@ from redis import Redis
 
 from pwgrid.common.paths import resource_dir
 from pwgrid.registry.scripts import source_of
-from tests.lua.model import NOW, LuaGrid
+from tests.lua.model import NOW, Lease, LuaGrid, kind_id_lease
 from tests.support.redis import RedisServer
 
 # The documented contract, alone: the file as it is, four arguments, keys that an outsider wrote
@@ -337,11 +337,52 @@ def test_a_session_whose_worker_died_before_it_started_is_selected_again(grid: L
     assert (grid.outcomes(), grid.taken_back()) == ({"failed": 1}, {"failed": 1})
 
 
-def test_the_index_keeps_the_newest_sessions(grid: LuaGrid) -> None:
+def in_lists(grid: LuaGrid, kind: str = "session") -> tuple[list[str], list[str]]:
+    """The newest, and those that live beside them."""
+    newest, live = (grid.get("ZRANGE", f"{kind}s:index{which}", 0, -1) for which in ("", ":live"))
+    return newest, live
+
+
+def test_the_index_keeps_the_newest_sessions_and_apart_from_them_those_that_live(grid: LuaGrid) -> None:
     grid.register(slots=9)
     for number in range(6):
         grid.select(f"s{number}", now=NOW + number, max_active=9, history_max=4)
-    assert grid.get("ZRANGE", "sessions:index", 0, -1) == ["s2", "s3", "s4", "s5"]
+        if number == 1:
+            grid.start("s0")
+            grid.start("s1")
+            grid.release("s1")
+    assert in_lists(grid) == (["s2", "s3", "s4", "s5"], ["s0"])
+    assert grid.get("ZSCORE", "sessions:index:live", "s0") == NOW
+    grid.release("s0")
+    assert in_lists(grid) == (["s2", "s3", "s4", "s5"], [])
+
+
+@pytest.mark.parametrize("kind", ["session", "lease"])
+def test_where_nothing_is_kept_of_the_past_lists_still_have_who_lives(grid: LuaGrid, kind: str) -> None:
+    one, other = (Lease("l1"), Lease("l2")) if kind == "lease" else ("s1", "s2")
+    grid.register()
+    for each in (one, other):
+        assert grid.select(each, history_max=0) == "w1"
+    assert in_lists(grid, kind) == ([], [kind_id_lease(each)[1] for each in (one, other)])
+    grid.rollback(one)
+    grid.start(other)
+    grid.release(other)
+    assert in_lists(grid, kind) == ([], [])
+
+
+def test_a_session_whose_end_was_presumed_wrongly_is_in_lists_again(grid: LuaGrid) -> None:
+    grid.register(slots=9)
+    for number in range(3):
+        grid.select(f"s{number}", now=NOW + number, max_active=9, history_max=2)
+        if not number:
+            grid.start("s0")
+            grid.heartbeat()
+    assert in_lists(grid) == (["s1", "s2"], [])
+    grid.heartbeat(sessions=("s0",))
+    assert grid.status("s0") == "running"
+    assert in_lists(grid) == (["s0", "s1", "s2"], [])
+    grid.reap(history_max=2)
+    assert in_lists(grid) == (["s1", "s2"], ["s0"])
 
 
 def test_the_selection_that_reaches_the_lifetime_limit_sends_the_worker_home(grid: LuaGrid, redis: RedisServer) -> None:

@@ -97,6 +97,7 @@ def test_shared_lines_of_the_scripts_are_the_same() -> None:
         "both": both,
         "changes": both,
         "ends": ["reaper"],
+        "history": both,
         "reading": ["selector"],
         "selections": ["selector"],
     }

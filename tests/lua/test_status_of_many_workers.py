@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pwgrid.cli import ask_grid
-from pwgrid.registry import hosts, records
+from pwgrid.registry import host_records, records
 from pwgrid.registry.records import WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.runtime.find_grids import RunningGrid
@@ -34,7 +34,7 @@ async def test_a_status_reads_no_more_workers_than_tell_that_its_pools_serve(
 
     monkeypatch.setattr(ask_grid, "ask", answers)
     grid = RunningGrid(Path("/nowhere"), 1, 1, "ws://localhost:1")
-    commands = (*records.snapshot_commands(""), *hosts.commands(""))
+    commands = (*records.snapshot_commands(""), *host_records.commands(""))
     totals = sum(command[0] == "HGETALL" for command in commands)
     before = hashes_read(own_redis)
     found = ask_grid.status(grid)

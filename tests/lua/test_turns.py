@@ -16,7 +16,7 @@ from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.proxy.policy.fair_line import FairLine, Head, Party, Turn
 from pwgrid.proxy.select.claim import Claim
 from pwgrid.proxy.select.queue import Queue
-from pwgrid.proxy.select.turns import LINE_PATIENCE_S, Turns
+from pwgrid.proxy.select.turns_over_hosts import LINE_PATIENCE_S, Turns
 from pwgrid.settings.model import Settings
 from tests.lua.model import LuaGrid
 from tests.support.redis import RedisServer

@@ -473,6 +473,37 @@ def test_the_reaper_forgets_sessions_whose_record_is_gone(grid: LuaGrid) -> None
     assert grid.get("ZRANGE", "sessions:index", 0, -1) == ["s2"]
 
 
+def test_the_reaper_keeps_the_index_short_where_clients_come_with_leases_alone(grid: LuaGrid) -> None:
+    """No selection does that there: their sessions are recorded when they start, or end."""
+    grid.register()
+    assert grid.select(Lease("l1")) == "w1"
+    for number in range(6):
+        grid.start(Leased(f"s{number}", "l1"), worker="w1", now=NOW + number)
+        if number:
+            grid.release(Leased(f"s{number}", "l1"), worker="w1", now=NOW + number)
+    grid.reap(history_max=2)
+    assert grid.get("ZRANGE", "sessions:index", 0, -1) == ["s4", "s5"]
+    assert grid.get("ZRANGE", "sessions:index:live", 0, -1) == ["s0"]
+    assert grid.get("ZRANGE", "leases:index", 0, -1) == ["l1"]
+
+
+def test_the_reaper_shortens_an_index_that_has_grown_long_at_once(grid: LuaGrid) -> None:
+    grid.get("ZADD", "sessions:index", *(part for number in range(3500) for part in (number, f"s{number}")))
+    for number in range(1000):  # so many vanished ones it takes out in any case
+        grid.get("HSET", f"session:s{number}", "status", "completed")
+    grid.reap(history_max=2)
+    assert grid.get("ZRANGE", "sessions:index", 0, -1) == ["s3498", "s3499"]
+
+
+def test_the_reaper_forgets_who_lives_no_more_beside_the_index(grid: LuaGrid) -> None:
+    grid.register()
+    for each in ("s1", "s2"):
+        grid.select(each, history_max=0)
+    grid.get("DEL", "session:s1")
+    grid.reap()
+    assert grid.get("ZRANGE", "sessions:index:live", 0, -1) == ["s2"]
+
+
 @pytest.mark.parametrize("keys", [(), ("cluster:active_connections", "cluster:lifetime_connections")])
 def test_the_reaper_stands_alone_with_two_arguments(redis: RedisServer, keys: tuple[str, ...]) -> None:
     grid = LuaGrid(redis.client())

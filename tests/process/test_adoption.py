@@ -16,12 +16,14 @@ from typing import Any
 import psutil
 import pytest
 
+from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
-from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.child_file_writer import ChildFileWriter
 from pwgrid.master.leftovers import KeptOpen, find_leftovers
+from pwgrid.master.policy.worker_state_machine import Purpose
 from pwgrid.master.workers.workers import Workers
 from pwgrid.runtime.browser_process_tree import kill_below
-from pwgrid.runtime.child_files import ChildState
+from pwgrid.runtime.child_files import ChildState, read_states
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.runtime.process_identity import create_time
 from pwgrid.settings.model import Settings
@@ -187,6 +189,24 @@ def test_its_sessions_get_a_successor_where_this_master_has_its_link_to_the_brow
     with theirs:
         theirs.settimeout(PATIENCE_S)
         assert theirs.recv(1) == b""  # no copy of its other end is left
+
+
+def test_a_second_drain_by_the_operator_means_now_also_where_another_master_was_asked_for_the_first(
+    runtime: RuntimeDir,
+) -> None:
+    worker, node, state = left_by_a_worker(runtime)
+    purposes = []
+    for _ in range(2):
+        master = NextMaster(runtime, ipc=None)
+        master.workers.adopt([state])
+        adopted = master.workers.by_id[WORKER]
+        adopted.drain(Reason(WorkerEnd.OPERATOR), Purpose.END_FOR_OPERATOR)
+        purposes.append(adopted.life.purpose)
+        (state,) = read_states(runtime.directory)
+    assert purposes == [Purpose.END_FOR_OPERATOR, Purpose.END_NOW]
+    for process in (worker, node):
+        process.kill()
+        process.wait()
 
 
 def test_the_browser_server_of_a_worker_that_this_master_cannot_use_hears_of_it(runtime: RuntimeDir) -> None:

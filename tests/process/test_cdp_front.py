@@ -21,9 +21,12 @@ from pwgrid.worker.holders import End
 from tests.support.browsers import chromiums_of
 from tests.support.cdp_door import CdpClient, CdpDoor, CdpError, cdp_client, cdp_door
 from tests.support.grid import eventually_async
+from tests.support.raw import head
 from tests.support.stand_in_proxy import BOUND_S
 
 SLOTS = 4
+LONG = " " * 512
+"""Before a message: it is not parsed then, and passes as it is."""
 MIB = 1024 * 1024
 DISCONNECTED = End("client", Reason(EndReason.CLIENT_DISCONNECTED))
 CLOSED_BY_CLIENT = End("client", Reason(EndReason.CLIENT_CLOSED_BROWSER))
@@ -250,6 +253,30 @@ async def test_a_browser_that_opens_no_pages_any_more_ends_its_own_session_alone
         assert await neighbour.evaluate(await neighbour.page(), "6 * 7") == 42
 
 
+async def test_a_browser_is_not_sick_because_its_client_reads_slowly() -> None:
+    """What the browser answers is not read meanwhile. A neighbour whose browser is sick tells that the time is over."""
+    async with (
+        cdp_door(max_concurrent_sessions=SLOTS, worker_lost_threshold=3, session_max_buffered_mib=4096) as door,
+        cdp_client(f"{door.url}/cdp") as neighbour,
+        cdp_client(f"{door.url}/cdp") as client,
+    ):
+        page, memory = await client.page(), psutil.Process(await browser_pid(client)).memory_info
+        before = memory().rss
+        client.websocket.transport.pause_reading()
+        answers = [await client.post("Runtime.evaluate", page, expression=f"'x'.repeat({8 * MIB})") for _ in range(10)]
+        answers.append(await client.post("Page.enable", page))
+        await eventually_async(lambda: memory().rss - before > 40 * MIB, "the browser keeps them")
+        await sick(neighbour, signal.SIGSTOP)
+        target = (await neighbour.send("Target.createTarget", url="about:blank"))["targetId"]
+        await neighbour.post("Page.enable", await neighbour.attach(target))
+        assert (await door.watched.next_closed()).end == End("grid", Reason(EndReason.BROWSER_SICK))
+        assert await asyncio.wait_for(neighbour.ended, BOUND_S)
+        client.websocket.transport.resume_reading()
+        for each in answers:
+            assert "result" in await asyncio.wait_for(each, BOUND_S)
+        assert door.watched.closed.empty()
+
+
 async def test_a_client_that_holds_new_pages_sees_nothing_of_the_attempt_at_its_browser() -> None:
     """The browser is slow with new pages, and then opens the one that is tried. Here it cannot until it is let."""
     async with cdp_door(worker_lost_threshold=30) as door, cdp_client(f"{door.url}/cdp") as client:
@@ -359,6 +386,16 @@ async def test_a_kept_session_may_be_ended(door: CdpDoor) -> None:
     assert (await door.watched.next_closed()).end == End("grid", Reason(EndReason.ENDED_BY_OPERATOR))
 
 
+async def test_who_comes_without_keep_changes_nothing_of_what_another_has_asked_for(door: CdpDoor) -> None:
+    """A worker that took over does not know for how long the session was to be kept."""
+    async with cdp_client(f"{door.url}/cdp?keep=60"), cdp_client(door.path(door.latest)) as other:
+        await other.send("Browser.getVersion")
+    assert (await door.next_said())["say"] == "kept"
+    async with cdp_client(door.path(door.latest)) as client:
+        assert (await door.next_said())["say"] == "resumed"
+        await client.send("Browser.close")
+
+
 async def test_what_ends_kept_sessions_ends_none_whose_client_has_just_come_back(door: CdpDoor) -> None:
     async with cdp_client(f"{door.url}/cdp?keep=60"):
         pass
@@ -440,8 +477,8 @@ async def test_what_a_page_is_asked_that_has_just_gone_disturbs_nobody(door: Cdp
         ("{}", '" is missing at byte 1'),
         ('{"id":1}', "it has no id, or no method"),
         ('{"id":1.5,"method":"A.b"}', "its id is no integer"),
-        ('{"id":1,"method":"Browser.getVersion","method":"Browser.close"}', 'it has "method" twice'),
-        ('{"id":1,"method":"Browser.getVersion","m\\u0065thod":"Browser.close"}', 'it has "method" twice'),
+        (LONG + '{"id":1,"method":"Browser.getVersion","method":"Browser.close"}', 'it has "method" twice'),
+        (LONG + '{"id":1,"method":"Browser.getVersion","m\\u0065thod":"Browser.close"}', 'it has "method" twice'),
         ('{"id":1,"method":"Browser.getVersion","x":1}', "it has something else than"),
         ('{"id":1,"method":"Browser.getVersion"}{"id":2,"method":"Browser.close"}', "something stands behind it"),
         ('{"id":1,"method":"Browser.getVersion","params":{}/*"*/,"x":"*/}', "it is no JSON"),
@@ -464,6 +501,15 @@ async def test_what_the_browser_might_read_otherwise_is_answered_and_not_passed_
         assert why in answer["error"]["message"]
         await websocket.send('{"id":3,"method":"Browser.getVersion"}')
         assert json.loads(await asyncio.wait_for(websocket.recv(), BOUND_S))["id"] == 3
+
+
+async def test_of_what_a_small_message_says_twice_the_last_is_judged_and_passed_on(door: CdpDoor) -> None:
+    async with connect(f"{door.url}/cdp") as websocket:
+        await websocket.send('{"id":1,"method":"Browser.close","m\\u0065thod":"Browser.getVersion"}')
+        assert "Chrome/" in json.loads(await asyncio.wait_for(websocket.recv(), BOUND_S))["result"]["product"]
+        await websocket.send('{"id":2,"method":"Browser.getVersion","method":"Browser.close"}')
+        assert json.loads(await asyncio.wait_for(websocket.recv(), BOUND_S)) == {"id": 2, "result": {}}
+    assert (await door.watched.next_closed()).end == CLOSED_BY_CLIENT
 
 
 @pytest.mark.parametrize("size", [0, 1, 60_000, 300_000, 4 * MIB])
@@ -504,13 +550,16 @@ async def test_who_does_not_read_a_flood_ends_and_takes_bounded_memory() -> None
 
 
 async def test_a_session_whose_directory_of_files_cannot_be_made_ends_and_nothing_of_it_stays() -> None:
-    async with cdp_door() as door:
-        files = door.watched.directory / "files"
+    async with cdp_door(max_concurrent_sessions=1) as door:
+        files, sessions = (door.watched.directory / name for name in ("files", "sessions"))
+        before = len(list(sessions.iterdir()))
         files.rename(files.with_name("node") / "gone")
-        with pytest.raises((EOFError, OSError, InvalidMessage)):
-            await connect(f"{door.url}/cdp")
-        closed = await door.watched.next_closed()
-        assert (closed.end.by, closed.end.reason.kind) == ("grid", EndReason.HANDSHAKE_REFUSED)
+        for _ in range(before + 2):  # those that the worker has made are used again
+            with pytest.raises((EOFError, OSError, InvalidMessage)):
+                await connect(f"{door.url}/cdp")
+            closed = await door.watched.next_closed()
+            assert (closed.end.by, closed.end.reason.kind) == ("grid", EndReason.HANDSHAKE_REFUSED)
+        assert len(list(sessions.iterdir())) == before
         (files.with_name("node") / "gone").rename(files)
         async with cdp_client(f"{door.url}/cdp") as client:
             assert await client.evaluate(await client.page(), "6 * 7") == 42
@@ -559,6 +608,35 @@ async def test_who_does_not_read_ends_alone_where_its_browser_has_other_clients(
         assert await other.evaluate(own, "6 * 7") == 42
         client.websocket.transport.abort()
         assert door.watched.closed.empty()
+
+
+async def test_who_leaves_with_much_unread_leaves_a_browser_that_answers_the_next() -> None:
+    async with cdp_door(session_max_buffered_mib=4096) as door:
+        async with cdp_client(f"{door.url}/cdp?keep=60") as client:
+            page, memory = await client.page(), psutil.Process(await browser_pid(client)).memory_info
+            before = memory().rss
+            client.websocket.transport.pause_reading()
+            for _ in range(10):
+                await client.post("Runtime.evaluate", page, expression=f"'x'.repeat({8 * MIB})")
+            await eventually_async(lambda: memory().rss - before > 40 * MIB, "the browser keeps them")
+            client.websocket.transport.abort()
+        assert (await door.next_said())["say"] == "kept"
+        async with cdp_client(door.path(door.latest)) as client:
+            assert await client.evaluate(await client.page(), "6 * 7") == 42
+            await client.send("Browser.close")
+
+
+async def test_the_connection_of_who_is_refused_is_closed_although_its_client_leaves_it_open(door: CdpDoor) -> None:
+    async with cdp_client(f"{door.url}/cdp") as client:
+        await client.send("Browser.close")
+    connected = psutil.Process(door.server.pid).net_connections
+    await eventually_async(lambda: connected("tcp") == [], "its own connection is gone")
+    address = door.url.removeprefix("ws://").split(":")
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(head(target=f"/devtools/browser/{door.latest}"))
+    assert b"410 Gone" in await asyncio.wait_for(reader.read(), BOUND_S)  # until it has closed its side
+    await eventually_async(lambda: connected("tcp") == [], "the browser server has let go of it")
+    writer.close()
 
 
 HALF = bytes([0x01, 0xFF]) + (200 * MIB).to_bytes(8, "big") + bytes(4)

@@ -17,7 +17,7 @@ from pwgrid.tokens.tokens import Role
 from tests.conftest import counters_are_exact
 from tests.support.grid import WITHOUT_SPARES, Grid, eventually, running_grid
 from tests.support.leases import CHROMIUM, borrow, give_back, request
-from tests.support.raw import GOODBYE, answer, goes_on, head, read_all, session
+from tests.support.raw import GOODBYE, answer, connect, goes_on, head, is_served, read_all, session
 
 ENVIRONMENT = {
     **WITHOUT_SPARES,
@@ -216,6 +216,30 @@ def test_killing_any_one_process_loses_no_session_kept_or_not(victim: str) -> No
         request(grid, "DELETE", f"/v1/sessions/{id_in(kept)}")
         eventually(lambda: grid.active() == 0, "all is over")
         counters_are_exact(grid, repaired=victim == "redis")
+
+
+@pytest.mark.parametrize("target", ["/?isolation=browser", "of a session"])
+def test_who_waits_for_its_own_browser_gets_one_elsewhere_when_a_browser_server_dies(
+    target: str, tmp_path: Path
+) -> None:
+    """Also a client whose session keeps its id from one worker to the next."""
+    (held := tmp_path / "held").touch()
+    with running_grid(environment={**ENVIRONMENT, "FAKE_HOLD_OWN": str(held)}, fake=True) as grid:
+        target = url(grid) if target == "of a session" else target
+        with connect(grid.port) as client:
+            client.sendall(head(target=target))
+            has_it = eventually(
+                lambda: next((each for each in grid.status()["workers"] if each["active"]), None), "it waits"
+            )
+            held.unlink()
+            os.kill(has_it["nodePid"], signal.SIGKILL)
+            assert is_served(client)
+            (found,) = request(grid, "GET", "/v1/sessions").body["sessions"]
+            assert found["status"] in ("pending", "running")  # its start is recorded a moment later
+            assert found["workerId"] != has_it["id"]
+            leaves(client)
+        eventually(lambda: grid.active() == 0, "all is over")
+        counters_are_exact(grid)
 
 
 def test_while_redis_is_away_clients_find_their_sessions_all_the_same() -> None:

@@ -12,7 +12,7 @@ import structlog
 from pwgrid.common import log
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.master.child import Child
-from pwgrid.master.child_files import RETRY_INTERVAL_S, ChildFileWriter
+from pwgrid.master.child_file_writer import RETRY_INTERVAL_S, ChildFileWriter
 from pwgrid.runtime.child_files import RETIRING, ChildState, read_states
 from pwgrid.runtime.directory import RuntimeDir
 from tests.support.disk import nothing_can_be_written

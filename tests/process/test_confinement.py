@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from playwright._impl._driver import compute_driver_executable
 
-from pwgrid.common.restricted_exec import abi
+from pwgrid.common.confined_exec import abi
 from pwgrid.installed.browsers import FoundBrowser
 from pwgrid.settings.model import Settings
-from pwgrid.worker.browser.allowed_paths import Confinement, Directories
+from pwgrid.worker.browser.confined_paths import Confinement, Directories
 from pwgrid.worker.browser.launch import LAUNCHER
 from tests.support.grid import WITHOUT_SPARES, eventually, running_grid
 

@@ -7,8 +7,11 @@ import struct
 from collections.abc import Iterator
 
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode
 from websockets.sync.client import connect
 
+from pwgrid.proxy.dashboard.feed import MOST_PAGES
 from tests.support import raw
 from tests.support.grid import Grid, running_grid
 
@@ -101,4 +104,18 @@ def test_a_page_that_is_gone_before_it_is_told_anything_is_no_error(grid: Grid) 
         with contextlib.closing(raw.connect(grid.port)) as page:
             page.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             page.sendall(raw.head(target="/v1/live"))
+    assert errors(grid) == []
+
+
+def test_a_page_hears_that_as_many_look_as_may(grid: Grid) -> None:
+    with contextlib.ExitStack() as pages:
+        for _ in range(MOST_PAGES):
+            page = pages.enter_context(connect(f"{grid.endpoint}/v1/live"))
+            assert "you" in json.loads(page.recv(timeout=30))
+        with connect(f"{grid.endpoint}/v1/live") as late:
+            assert json.loads(late.recv(timeout=30)) == {"full": MOST_PAGES}
+            with pytest.raises(ConnectionClosed) as ended:
+                late.recv(timeout=30)
+            assert ended.value.rcvd is not None
+            assert ended.value.rcvd.code == CloseCode.TRY_AGAIN_LATER
     assert errors(grid) == []

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pwgrid.common import restricted_exec
+from pwgrid.common import confined_exec
 from pwgrid.installed.driver import own_driver
 from pwgrid.settings.model import Settings
 from pwgrid.setup import doctor_checks as module
@@ -145,7 +145,7 @@ def test_each_pool_is_looked_at_with_its_own_browser(tmp_path: Path) -> None:
 def test_what_the_kernel_can_do_against_readers_of_the_hosts_files(
     monkeypatch: pytest.MonkeyPatch, version: int, confine: str, level: str, says: str
 ) -> None:
-    for each in (module, restricted_exec):
+    for each in (module, confined_exec):
         monkeypatch.setattr(each, "abi", lambda: version)
     found = confinement_of(Settings.model_validate({"confine": confine}))
     assert (found.level, found.found) == (level, says)

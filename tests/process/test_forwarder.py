@@ -517,6 +517,41 @@ def test_a_stop_waits_for_forwarded_sessions_and_leaves_nothing(another_redis: R
         assert grid.stop() == 0
 
 
+@pytest.mark.parametrize("why", ["it leaves", "it is killed"])
+def test_a_stop_while_the_forwarder_goes_lets_sessions_go_on_in_another_one(
+    another_redis: RedisServer, host: OtherHost, tmp_path: Path, why: str
+) -> None:
+    config = tmp_path / "grid.toml"
+    config.touch()
+    changes = {"WORKER_LOST_THRESHOLD": "60", "DRAIN_TIMEOUT": "60", "PWGRID_CONFIG": str(config)}
+    with grid_with_forwarder(another_redis, **changes) as grid:
+        with StandInProxy(grid.runtime / "forwarder.sock") as proxy:
+            client, served = proxy.forwarded(host)
+        with client, served:
+            parked(grid, 1)
+            pid = pid_of(grid)
+            os.kill(pid, signal.SIGSTOP)
+            if why == "it leaves":
+                config.write_text("[sessions]\nsession_ping_timeout = 40\n")
+                assert grid.command("reload").returncode == 0
+            grid.process.send_signal(signal.SIGTERM)
+            eventually(lambda: "stopping: 1 live session may go on" in grid.output(), "it says what it waits for")
+            os.kill(pid, signal.SIGCONT if why == "it leaves" else signal.SIGKILL)
+            wait_until_gone(pid)
+            assert goes_both_ways(client, served)
+            with StandInProxy(grid.runtime / "forwarder.sock") as proxy:
+
+                def refused() -> object:
+                    second, accepted = proxy.client()
+                    with second:
+                        proxy.offer(accepted, ("127.0.0.1", host.port), deadline=time.monotonic() + 0.2)
+                        return proxy.answer()["refused"]
+
+                eventually(lambda: refused() == "draining", "it takes nobody new")  # it hears that behind its sessions
+            assert pid_of(grid) != pid
+        assert grid.stop() == 0
+
+
 def test_a_stop_ends_forwarded_sessions_when_their_time_is_over(another_redis: RedisServer, host: OtherHost) -> None:
     with grid_with_forwarder(another_redis, DRAIN_TIMEOUT="0.5") as grid:
         with StandInProxy(grid.runtime / "forwarder.sock") as proxy:

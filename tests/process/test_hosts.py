@@ -14,9 +14,12 @@ from typing import Any
 import psutil
 import pytest
 
+from pwgrid.cli.ask_grid import find_grid
+from pwgrid.cli.ask_hosts import HostSilent, ask_master_of, other_hosts
+from pwgrid.common.errors import GridError
 from tests.conftest import counters_are_exact
 from tests.support import raw
-from tests.support.grid import eventually
+from tests.support.grid import eventually, wait_for_end
 from tests.support.hosts import (
     CAP,
     SLOTS,
@@ -201,7 +204,61 @@ def test_a_host_whose_proxy_is_frozen_holds_nobody_up(hosts: tuple[Host, Host]) 
     eventually(lambda: first.grid.active() == 0, "no slot stays taken")
 
 
+def test_clients_wait_for_a_forwarder_that_has_died_and_no_host_is_to_blame(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    lease = first.ask("POST", "/session/borrow", {"labelKey": "Second:Chromium:Y"}).body
+    target = lease["webSocketEndpoint"].partition(f":{first.grid.port}")[2]
+    forwarder, master = psutil.Process(first.grid.status()["forwarder"]["pid"]), psutil.Process(first.grid.process.pid)
+    before = Counter(first.grid.output().split())
+    master.suspend()  # so that there is no successor
+    try:
+        forwarder.kill()
+        wait_for_end(forwarder.pid)
+        with first.waiting("/?pool=second-chromium-y") as client, first.waiting(target) as with_lease:
+            eventually(
+                lambda: first.grid.output().count("no_way_to_other_hosts") > before["no_way_to_other_hosts"], "tried"
+            )
+            master.resume()
+            for each in (client, with_lease):
+                assert each.recv(4096).startswith(b"HTTP/1.1 101 ")
+                assert raw.goes_on(each)
+    finally:
+        master.resume()
+    assert Counter(first.grid.output().split())["host_unreachable"] == before["host_unreachable"]
+    first.ask("POST", "/session/return", {"browserId": lease["browserId"], "labelKey": lease["labelKey"]})
+    know_each_other(first, second)
+    eventually(lambda: first.grid.active() == 0, "no slot stays taken")
+
+
 # What is done at another host
+
+
+def test_what_a_frozen_host_was_asked_and_has_not_heard_it_does_not_do_later(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    proxy = psutil.Process(second.grid.status()["proxy"]["pid"])
+    there = find_grid(first.grid.port, str(first.grid.runtime.parent))
+    (to_second,) = other_hosts(there, first.name)
+    proxy.suspend()
+    try:
+        answer = first.ask("POST", f"/v1/pools/second-chromium-y/scale?host={second.name}", {"workers": 2})
+        assert answer.status == 503
+        assert answer.body["error"].startswith(f"host {second.name} was not asked: ")
+        with pytest.raises(GridError) as caught:
+            ask_master_of(there, to_second, "scale", {"second-chromium-y": 2})
+        assert not isinstance(caught.value, HostSilent)
+    finally:
+        proxy.resume()
+    eventually(lambda: questions_not_found(second) == 2, "it has come for both")
+    wanted = {pool["name"]: pool["wanted"] for pool in second.get("/v1/pools")["pools"]}
+    assert wanted["second-chromium-y"] == 1
+    know_each_other(first, second)
+
+
+def questions_not_found(host: Host) -> int:
+    """How many questions other hosts' connections have come for that were not there any more."""
+    named = r'^pwgrid_proxy_http_requests_total\{method="POST",route="/forwarded/\{id\}",status="404"\} (\d+)'
+    found = re.search(named, host.grid.get("/metrics")[2].decode(), re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def test_a_session_is_ended_at_any_host(hosts: tuple[Host, Host]) -> None:
@@ -350,6 +407,19 @@ def test_a_drained_host_gets_no_sessions_and_its_clients_get_another_s_until_tha
     eventually(lambda: first.ask("GET", "/health/ready").status == 200, "it serves again")
     with first.session(BOTH):
         eventually(lambda: hosts_of_sessions(first) == [first.name], "as before")
+
+
+def test_clients_with_leases_of_a_drained_host_get_what_they_ask_for_at_another_one(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    lease = first.ask("POST", "/session/borrow", {"labelKey": "Second:Chromium:Y"}).body
+    target = lease["webSocketEndpoint"].partition(f":{first.grid.port}")[2]
+    drain(second, second.name)
+    eventually(lambda: {each["state"] for each in first.get("/v1/hosts")["hosts"]} == {"serving", "drained"}, "known")
+    with first.session(f"{target}?isolation=browser"):
+        eventually(lambda: [each["isolation"] for each in first.live()] == ["browser"], "it has its own browser")
+    first.ask("POST", "/session/return", {"browserId": lease["browserId"], "labelKey": lease["labelKey"]})
+    drain(second, second.name, "--undo")
+    know_each_other(first, second)
 
 
 def test_a_host_that_nobody_knows_is_not_drained(hosts: tuple[Host, Host]) -> None:

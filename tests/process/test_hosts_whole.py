@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import CloseCode
 from websockets.sync.client import ClientConnection, connect
 
 from pwgrid.cli import token as tokens
-from pwgrid.registry.hosts import HostRecord
+from pwgrid.registry.host_records import HostRecord
 from pwgrid.tokens.tokens import Role
 from tests.conftest import counters_are_exact
 from tests.support import raw
@@ -210,6 +212,28 @@ def test_a_session_of_another_host_is_shown_by_any(hosts: tuple[Host, Host]) -> 
                 page.recv(timeout=30)
         assert refused(url) == (503, True)  # nobody listens any more
     eventually(lambda: refused(url)[0] == 409, "its record says that it is over")
+
+
+def test_a_view_keeps_neither_host_s_proxy_from_being_replaced(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    with first.session(f"/?pool={SECOND}"):
+        eventually(lambda: first.live(), "it runs")
+        (session,) = first.live()
+        url = f"{first.grid.endpoint}/v1/live/{session['id']}"
+        for replaced in (second, first):
+            proxy = replaced.grid.status()["proxy"]["pid"]
+            with shown_by_hand(second, session["workerId"]) as listener, connect(url) as page:
+                shows, _ = listener.accept()
+                with shows:
+                    shows.sendall(packet(b'{"pages":[]}'))
+                    assert page.recv(timeout=30) == '{"pages":[]}'
+                    replaced.grid.command("upgrade", "--force")
+                    with pytest.raises(ConnectionClosed) as ended:
+                        page.recv(timeout=30)
+                    assert ended.value.rcvd is not None
+                    assert ended.value.rcvd.code == CloseCode.SERVICE_RESTART
+            eventually(lambda proxy=proxy: not psutil.pid_exists(proxy), "the proxy before it has ended")
+            know_each_other(first, second)
 
 
 def refused(url: str) -> tuple[int, bool]:

@@ -290,11 +290,20 @@ async def test_an_operator_has_a_place_where_owners_have_taken_all_of_theirs(tmp
         owners = [await stack.enter_async_context(viewer(path)) for _ in range(4)]
         for each in owners:
             await each.told()
-        assert await (await stack.enter_async_context(viewer(path))).ended()
+        await is_full(await stack.enter_async_context(viewer(path)), 4)
         operators = [await stack.enter_async_context(viewer(path, operator=True)) for _ in range(8)]
         for each in operators:
             await each.told()
-        assert await (await stack.enter_async_context(viewer(path, operator=True))).ended()
+        for _ in range(2):  # who is refused takes nobody's place, nor counts
+            late = await stack.enter_async_context(viewer(path, operator=True))
+            late.say(page="p@1")
+            late.say(ack=True)
+            await is_full(late, 8)
+
+
+async def is_full(viewer: Viewer, look_already: int) -> None:
+    assert await viewer.next() == {"full": look_already}
+    assert await viewer.ended()
 
 
 @contextlib.asynccontextmanager

@@ -103,3 +103,22 @@ def test_a_reload_has_every_process_open_a_renamed_log_anew_also_where_it_is_ref
         assert grid.command("reload").returncode == 2
         assert grid.status()["ready"]
         log.rmdir()
+
+
+def test_an_upgrade_goes_on_where_the_log_cannot_be_opened(tmp_path: Path) -> None:
+    directory = tmp_path / "logs"
+    log, old = directory / "grid.log", tmp_path / "old.log"
+    directory.mkdir()
+    with running_grid(environment={**WITHOUT_SPARES, "LOG_FILE": str(log), "LOG_FORMAT": "json"}, fake=True) as grid:
+
+        def logged(event: str) -> list[str]:
+            events = map(json.loads, old.read_text().splitlines())
+            return [each["reason"] for each in events if each["event"] == event]
+
+        log.rename(old)
+        directory.rmdir()
+        about = f"cannot write the log file {log}: No such file or directory; see LOG_FILE"
+        upgraded = grid.command("upgrade", "--force")
+        assert (upgraded.returncode, grid.process.poll()) == (0, None), upgraded.stderr
+        eventually(lambda: about in logged("log_file_not_opened"), "the new code says so, in the log that is open")
+        assert grid.status()["ready"]

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pwgrid.registry.embedded_redis import find_redis_server
+from pwgrid.registry.embedded_redis_config import find_redis_server
 from pwgrid.settings.model import NO_POOL
 from pwgrid.settings.own_playwright import own_minor
 from tests.support.grid import NEVER
@@ -179,6 +179,20 @@ def test_a_worker_that_misses_its_drain_deadline_is_killed_with_its_tree() -> No
         expect_gone(grid, victim, at)
         assert not [line for line in grid.lines if line["what"] == "successor"]
         grid.end()
+
+
+def test_a_worker_with_profiles_has_the_time_that_it_takes_to_save_them() -> None:
+    settings = {"drain_timeout": -30}  # else it would be killed at once
+    with MasterGrid(settings=settings, behaviour={"chromium": "slow"}, worker_says={"hasProfiles": True}) as grid:
+        grid.expect("ready")
+        worker, at = grid.expect("available"), grid.mark()
+        grid.ask("drain", {"worker": worker["worker"], "reason": "new kernel"})
+        grid.expect("available", at)
+        assert worker["worker"] in [each["id"] for each in grid.status()["workers"]]
+        grid.ask("drain", {"worker": worker["worker"], "now": True})
+        grid.expect("proxy_command", at, name="worker_gone")
+        assert not [line for line in grid.lines[at:] if line.get("name") == "worker_lost"]
+        grid.end_hurried()
 
 
 def test_what_a_worker_leaves_when_it_ends_by_itself_is_killed() -> None:
@@ -562,6 +576,27 @@ def test_the_end_of_the_terminal_ends_the_grid() -> None:
         grid.end(None)
 
 
+@pytest.mark.parametrize("what", ["terminal", "lifeline"])
+def test_the_end_of_the_terminal_or_the_lifeline_hurries_no_stop(what: str) -> None:
+    (life_in, life_out), (terminal, slave) = os.pipe(), os.openpty()
+    started: dict[str, Any] = {"pass_fds": (life_in,), "lifeline_fd": life_in}
+    if what == "terminal":
+        started = {"terminal": slave}
+    settings = {"drain_timeout": 1000.0}
+    with MasterGrid(**started, settings=settings, behaviour={"chromium": "slow"}, second_signal_after_s=0) as grid:
+        os.close(life_in)
+        os.close(slave)
+        grid.expect("ready")
+        grid.send(signal.SIGINT)
+        grid.expect("command")
+        os.close(life_out)
+        os.close(terminal)
+        grid.status()  # in this turn of its loop the master hears of that, too
+        (worker,) = grid.status()["workers"]
+        assert worker["drainLeftS"] > 0
+        grid.end(signal.SIGINT)
+
+
 def test_a_hangup_without_a_terminal_ends_nothing() -> None:
     with MasterGrid() as grid:
         grid.expect("ready")
@@ -669,6 +704,28 @@ def test_who_waits_for_an_upgrade_hears_what_came_in_between(signum: int, reason
                 grid.status()
             grid.send(signum)
             assert json.loads(operator.recv(1 << 20))["error"].startswith(reason)
+        grid.read_to_end()  # the children end, too
+        assert grid.process.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_who_waits_for_a_reload_hears_that_the_proxy_has_not_confirmed_it_where_the_master_cannot_wait(
+    leaves: bool, tmp_path: Path
+) -> None:
+    loads_once = tmp_path / "loads_once"  # it is gone when the master is to become it
+    loads_once.write_text('#!/bin/sh\nrm "$0"\n')
+    loads_once.chmod(0o755)
+    settings = {"detach_grace": 0.1, "max_surge": 1}
+    with MasterGrid(argv=[str(loads_once)], settings=settings, reloaded={"max_surge": 2}) as grid:
+        grid.expect("ready")
+        with grid.asking("reload") as operator:
+            while not any(event["event"] == "reloaded" for event in grid.events()):
+                grid.status()
+            grid.send(signal.SIGUSR1 if leaves else signal.SIGUSR2)
+            answer = json.loads(operator.recv(1 << 20))
+            assert (answer["data"]["changed"], answer["data"]["proxyKnows"]) == (["max_surge"], False)
+        if not leaves:
+            grid.send(signal.SIGTERM)
         grid.read_to_end()  # the children end, too
         assert grid.process.wait(PATIENCE_S) == 0
 

@@ -17,8 +17,8 @@ from structlog.testing import capture_logs
 
 from pwgrid.control import child_side
 from pwgrid.control.child_side import ChildSide
+from pwgrid.control.exactly_once import Link
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, encode
-from pwgrid.control.reliable_link import Link
 from tests.support.descriptors import no_descriptor_is_free
 
 PATIENCE_S = 30.0

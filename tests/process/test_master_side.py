@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from pwgrid.common.selectors_loop import Loop
+from pwgrid.control.exactly_once import Link
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame
 from pwgrid.control.master_side import MasterSide
-from pwgrid.control.reliable_link import Link
 
 HEARS: dict[str, Callable[[Loop, MasterSide], object]] = {
     "its loop sees the end": lambda loop, _: loop.wait(),

@@ -19,7 +19,7 @@ from pwgrid import __version__
 from pwgrid.installed import running_parts
 from pwgrid.installed.browsers import FoundBrowser
 from pwgrid.installed.running_parts import RunningParts
-from pwgrid.registry import embedded_redis
+from pwgrid.registry import embedded_redis_config
 from pwgrid.settings.load import load
 from pwgrid.settings.model import NO_POOL
 from tests.support import raw
@@ -106,29 +106,29 @@ def test_a_master_that_cannot_start_leaves_what_lives_to_the_next_one(tmp_path: 
 
 
 def test_new_code_that_cannot_start_leaves_what_lives_to_the_next_master(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with running_grid("--chromium", "1", environment={**WITHOUT_SPARES, "LOG_FILE": str(log)}, fake=True) as grid:
+    hindrance = tmp_path / "hindrance"
+    environment = {**WITHOUT_SPARES, "FAKE_CANNOT_START": str(hindrance)}
+    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
         before, files = parts(grid), grid.runtime / "w"
-        log.unlink()
-        log.mkdir()
+        hindrance.touch()
         grid.command("upgrade", "--force")
         assert grid.process.wait(60) == 1
         assert [each.name for each in files.iterdir()] == [name for name in before if name != "proxy"]
-        log.rmdir()
+        hindrance.unlink()
         grid.start_again()
         assert parts(grid) == before
 
 
 def test_an_upgrade_is_refused_where_no_redis_server_is_found_any_more(tmp_path: Path) -> None:
     server = tmp_path / "redis-server"
-    server.symlink_to(embedded_redis.find_redis_server())
-    environment = {**WITHOUT_SPARES, embedded_redis.SERVER_VARIABLE: str(server)}
+    server.symlink_to(embedded_redis_config.find_redis_server())
+    environment = {**WITHOUT_SPARES, embedded_redis_config.SERVER_VARIABLE: str(server)}
     with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
         before = parts(grid)
         server.unlink()
         refused = grid.command("upgrade", "--force")
         assert refused.returncode == 1
-        assert f"{embedded_redis.SERVER_VARIABLE}={server} is not an executable file" in refused.stderr
+        assert f"{embedded_redis_config.SERVER_VARIABLE}={server} is not an executable file" in refused.stderr
         assert parts(grid) == before
 
 

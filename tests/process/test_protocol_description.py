@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pwgrid.common import restricted_exec
+from pwgrid.common import confined_exec
 from pwgrid.common.launch_failure import BrowserLaunchError
 from pwgrid.worker.browser import protocol_description
 from pwgrid.worker.browser.launch import LaunchSpec
@@ -47,7 +47,7 @@ def assert_gone(spec: LaunchSpec, started: list[psutil.Process]) -> None:
     assert list(spec.directories.own.iterdir()) == []
 
 
-needs_landlock = pytest.mark.skipif(restricted_exec.abi() == 0, reason="this kernel has no Landlock")
+needs_landlock = pytest.mark.skipif(confined_exec.abi() == 0, reason="this kernel has no Landlock")
 
 
 @needs_landlock

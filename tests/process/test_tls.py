@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import random
+import select
 import shutil
 import signal
 import socket
@@ -30,6 +31,7 @@ from pwgrid.cli.ask_hosts import ask_host, ask_master_of, other_hosts
 from pwgrid.cli.install import supervisord
 from pwgrid.common.errors import GridError, Refused
 from pwgrid.common.proxy_protocol import hand_over, line_of
+from pwgrid.master.tls import STOP_GRACE_S
 from tests.support import raw, tls
 from tests.support.grid import (
     ROOT,
@@ -465,10 +467,10 @@ def test_a_stop_lets_sessions_go_on_as_without_tls() -> None:
 
 
 @contextlib.contextmanager
-def tls_host(redis: RedisServer, address: str, pair: Path, authority: Path) -> Iterator[Host]:
+def tls_host(redis: RedisServer, address: str, pair: Path, authority: Path, **changes: str) -> Iterator[Host]:
     """A host with one slot. Its clients trust its certificate, and itself those that this authority has signed."""
     files = {"PWGRID_TLS_CERT": str(pair), "PWGRID_TLS_KEY": str(pair), "PWGRID_TLS_CA": str(authority)}
-    with host(redis.url, address, f"{CHROMIUM}=1", MAX_CONCURRENT_SESSIONS="1", **files) as grid:
+    with host(redis.url, address, f"{CHROMIUM}=1", MAX_CONCURRENT_SESSIONS="1", **files, **changes) as grid:
         yield Host(grid, address, trusted=tls.trusting(pair))
 
 
@@ -506,6 +508,26 @@ def test_hosts_reach_each_other_over_tls(redis: RedisServer, tmp_path: Path) -> 
                 assert goes_on(again)
                 again.sendall(GOODBYE)
             assert goes_on(own)
+
+
+def test_a_stop_lets_forwarded_sessions_go_on_also_once_all_workers_have_ended(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    pair = tls.own_pair(tmp_path, "IP:127.0.0.1,IP:127.0.0.2")
+    changes = {"DRAIN_TIMEOUT": "60", "TLS_KERNEL": "off"}
+    with (
+        tls_host(redis, "127.0.0.1", pair, pair, **changes) as first,
+        tls_host(redis, "127.0.0.2", pair, pair, **changes) as second,
+    ):
+        know_each_other(first, second)
+        with first.session() as own, first.session() as forwarded:
+            eventually(lambda: hosts_of_sessions(first) == [first.name, second.name], "both are on record")
+            own.close()
+            first.grid.process.send_signal(signal.SIGTERM)
+            eventually(lambda: first.grid.ask("status")["proxy"]["pid"] is None, "workers and proxy have ended")
+            assert not select.select([forwarded], [], [], 1.5 * STOP_GRACE_S)[0]
+            assert goes_on(forwarded)
+        assert first.grid.stop() == 0
 
 
 def is_shown(host: Host, other: Host, session: dict[str, Any]) -> None:

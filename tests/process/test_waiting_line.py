@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import psutil
 import pytest
@@ -238,3 +238,18 @@ def test_a_proxy_that_serves_its_last_clients_is_not_taken_for_the_one_that_list
         first.close()
         assert served({in_line}) == [in_line]
         eventually(lambda: not psutil.pid_exists(retiring), "its last client is served")
+
+
+def test_who_waits_in_vain_for_one_of_the_own_browsers_to_end_is_not_to_blame(tmp_path: Path) -> None:
+    hold, settings = tmp_path / "hold", {"MAX_OWN_BROWSERS": "1", "WORKER_SELECT_TIMEOUT": "1"}
+    environment = {**WITHOUT_SPARES, **settings, "MAX_CONCURRENT_SESSIONS": "2", "FAKE_HOLD_OWN": str(hold)}
+    wanted = quote(json.dumps({"slowMo": 50, "timeout": 1000}))
+    with (
+        running_grid("--chromium", "1", environment=environment, fake=True) as grid,
+        session(grid.port, "/?isolation=browser") as has_it,
+    ):
+        assert goes_on(has_it)
+        hold.touch()  # as Node does while its only place is taken
+        code, headers, body = answer(grid.port, head(target=f"/?launch-options={wanted}"))
+        assert (code, "retry-after" in headers) == (503, True)
+        assert "all 1 of its worker are in use (MAX_OWN_BROWSERS)" in body["error"]

@@ -1,7 +1,8 @@
 """`python -m tests.support.fake_grid` is `pwgrid` with a fake browser server: the same processes, and no browser.
 
 What the fake does is told by variables of the environment (fake_launcher.cjs); `FAKE_LAUNCHER` names another script.
-`FAKE_LOADED` names a directory where each process writes at its end which modules it has loaded.
+`FAKE_LOADED` names a directory where each process writes at its end which modules it has loaded. A master cannot start
+while the file is there that `FAKE_CANNOT_START` names; a check of the code does not come so far.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ from unittest import mock
 
 from pwgrid.__main__ import main
 from pwgrid.cli.serve import before_code_is_loaded
+from pwgrid.common.errors import GridError
 
 FAKE_LAUNCHER = Path(__file__).with_name("fake_launcher.cjs")
 PROGRAM = (sys.executable, "-m", "tests.support.fake_grid")
@@ -65,6 +67,9 @@ if __name__ == "__main__":
         else:
             before_code_is_loaded()  # as `pwgrid serve` has it, so that a fake grid is as cheap and as small
             fakes.enter_context(launching(Path(os.environ.get("FAKE_LAUNCHER", FAKE_LAUNCHER))))
+        if os.path.exists(os.environ.get("FAKE_CANNOT_START", "")):
+            cannot = mock.Mock(side_effect=GridError("it cannot start"))
+            fakes.enter_context(mock.patch("pwgrid.registry.embedded_redis_config.prepare", cannot))
         if "FAKE_LOADED" in os.environ:
             fakes.enter_context(roles_noting_modules(Path(os.environ["FAKE_LOADED"])))
         main()

@@ -25,7 +25,7 @@ from pwgrid.cli.ask_grid import ask
 from pwgrid.cli.status import status_text
 from pwgrid.common.errors import GridError
 from pwgrid.common.redis_url import is_cluster, is_sentinel
-from pwgrid.registry.embedded_redis import url_of
+from pwgrid.registry.embedded_redis_config import url_of
 from pwgrid.registry.open_redis import open_blocking
 from pwgrid.runtime.display_sockets import remove_sockets
 from pwgrid.runtime.find_grids import RunningGrid

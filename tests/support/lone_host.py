@@ -4,7 +4,7 @@ from collections import Counter
 
 from pwgrid.proxy.hosts.host_table import HostState, HostTable, OtherHost
 from pwgrid.proxy.roster import Roster
-from pwgrid.registry.hosts import HostRecord
+from pwgrid.registry.host_records import HostRecord
 
 
 class LoneHost:

@@ -2,7 +2,8 @@
 
 The worker role speaks the control link and has a child and a detached grandchild, as a browser server has; no browser.
 `behaviour` says for each pool how its workers are: serve, crash, fail, mute, slow (they go only when told now), leaves.
-`worker_says` is added to the state of each worker, `proxy_says` to the proxy's.
+`worker_says` is added to the state of each worker, `proxy_says` to the proxy's. `reloaded` are the settings that a
+reload changes, which the proxy never confirms: the reload waits for that.
 SIGUSR1 has a worker count so many sessions that one in a hundred is left to it; SIGUSR2 has it used up.
 """
 
@@ -28,7 +29,7 @@ from pwgrid.common.tasks import first_of
 from pwgrid.control.child_side import ChildSide
 from pwgrid.control.server import Deferred
 from pwgrid.forwarder.main import run_forwarder
-from pwgrid.master import child
+from pwgrid.master import child, reload, shutdown_order
 from pwgrid.master.config import Listeners, Roles
 from pwgrid.master.listener import open_listener
 from pwgrid.master.main import Master
@@ -37,13 +38,13 @@ from pwgrid.master.workers import clean_up
 from pwgrid.master.workers.pool import Pool
 from pwgrid.master.workers.workers import Workers
 from pwgrid.proxy.roster import Roster
-from pwgrid.registry.embedded_redis import EmbeddedRedis
+from pwgrid.registry.embedded_redis_config import EmbeddedRedis
 from pwgrid.runtime.child_arguments import ProxyArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import SETTINGS, Settings
 from pwgrid.settings.pools import PoolTable
 from pwgrid.tls.main import run_tls
-from tests.support.master_config import NoMessages, master_config
+from tests.support.master_config import NoMessages, SameParts, master_config
 
 _TREE = """
 import subprocess
@@ -352,6 +353,11 @@ def main(spec: dict[str, Any]) -> int:
         )
         if "kill_s" in spec:
             child.KILL_S = clean_up.KILL_S = spec["kill_s"]  # type: ignore[misc]
+        if "second_signal_after_s" in spec:
+            shutdown_order.SECOND_SIGNAL_AFTER_S = spec["second_signal_after_s"]  # type: ignore[misc]
+        if "reloaded" in spec:
+            config.parts = SameParts(settings.model_copy(update=spec["reloaded"]))
+            reload.KNOWN_S = float("inf")  # type: ignore[misc]
         if "full_disk" in spec:
             fill_disk()
         if "explode_on" in spec:

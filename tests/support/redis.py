@@ -15,7 +15,7 @@ import psutil
 import pytest
 from redis import Redis
 
-from pwgrid.registry import embedded_redis
+from pwgrid.registry import embedded_redis_config
 
 READY_S = 20.0
 _RETRY_MS = 10
@@ -46,7 +46,7 @@ class RedisServer:
 
     def __init__(self, *extra_arguments: str) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="pwgrid-redis-"))
-        self._redis = embedded_redis.prepare(self.directory)
+        self._redis = embedded_redis_config.prepare(self.directory)
         self._extra = extra_arguments
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -54,7 +54,7 @@ class RedisServer:
     @property
     def url(self) -> str:
         """Its URL."""
-        return embedded_redis.url_of(self.directory)
+        return embedded_redis_config.url_of(self.directory)
 
     @property
     def socket_path(self) -> Path:

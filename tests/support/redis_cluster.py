@@ -13,7 +13,7 @@ from redis import Redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import RedisError
 
-from pwgrid.registry.embedded_redis import find_redis_server
+from pwgrid.registry.embedded_redis_config import find_redis_server
 from tests.support.grid import eventually, free_port
 
 PREFIX = "{pwgrid}:"

@@ -9,7 +9,7 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import RedisError
 
-from pwgrid.registry.embedded_redis import find_redis_server
+from pwgrid.registry.embedded_redis_config import find_redis_server
 from tests.support.grid import eventually, free_port
 from tests.support.redis import RedisServer
 

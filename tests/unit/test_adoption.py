@@ -3,7 +3,7 @@ another Redis, see tests/process/test_adoption.py; for what an adopted worker sa
 
 from pwgrid.common.types import ChildKind
 from pwgrid.master.leftovers import Leftovers
-from pwgrid.runtime.child_files import RETIRING, ChildState
+from pwgrid.runtime.child_files import COMING, RETIRING, ChildState
 
 
 def found(kind: ChildKind, *, start: float = 1.0, status: str = "") -> ChildState:
@@ -24,6 +24,13 @@ def test_a_proxy_that_retires_is_never_the_one_for_new_clients() -> None:
     first, retires = found("proxy", start=1), found("proxy", start=2, status=RETIRING)
     assert Leftovers.of([first, retires], dead=[]) == Leftovers([], first, [retires])
     assert Leftovers.of([retires], dead=[]) == Leftovers([], None, [retires])
+
+
+def test_a_proxy_that_does_not_listen_yet_is_the_one_for_new_clients_only_where_there_is_no_other() -> None:
+    first, comes = found("proxy", start=1), found("proxy", start=2, status=COMING)
+    retires = found("proxy", start=3, status=RETIRING)
+    assert Leftovers.of([first, comes], dead=[]) == Leftovers([], first, [comes])
+    assert Leftovers.of([comes, retires], dead=[]) == Leftovers([], comes, [retires])
 
 
 def test_the_forwarder_is_adopted_and_its_socket_stays() -> None:

@@ -48,6 +48,7 @@ class Away:
 class Grid:
     roster = Roster()
     registry = Away()
+    queue = SimpleNamespace(pools=list)
     settings = Settings()
     gateway = SimpleNamespace(figures=ConnectFigures(), forwarding=None, from_other_hosts=None)
     hosts = LoneHost(roster)

@@ -47,21 +47,26 @@ def test_a_reply_is_its_data(directory: Path) -> None:
     assert answered(directory, b'{"t":"reply","data":{"ready":true}}') == {"ready": True}
 
 
-@pytest.mark.parametrize("packet", [b'{"t":"reply","data":{"workers":[{"id":"a1b', b"\xff", b"[]", b'{"t":"reply"}'])
+@pytest.mark.parametrize(
+    "packet", [b'{"t":"reply","data":{"workers":[{"id":"a1b', b"\xff", b"[]", b"{}", b'{"t":"reply"}']
+)
 def test_an_answer_that_is_cut_or_none_is_told_in_a_sentence(directory: Path, packet: bytes) -> None:
     with pytest.raises(GridError) as caught:
         answered(directory, packet)
     assert str(caught.value).startswith(MAKES_NO_SENSE)
 
 
-@pytest.mark.parametrize(
-    ("packet", "sentence"),
-    [(b'{"t":"error","error":"no"}', "no"), (b"{}", "the master (pid 7) gave no answer")],
-)
-def test_an_error_is_the_master_s_sentence(directory: Path, packet: bytes, sentence: str) -> None:
+def test_an_error_is_the_master_s_sentence(directory: Path) -> None:
     with pytest.raises(Refused) as caught:
-        answered(directory, packet)
-    assert str(caught.value) == sentence
+        answered(directory, b'{"t":"error","error":"no"}')
+    assert str(caught.value) == "no"
+
+
+def test_a_master_that_ends_before_it_answers_has_refused_nothing(directory: Path) -> None:
+    with pytest.raises(GridError) as caught:
+        answered(directory, b"")
+    assert not isinstance(caught.value, Refused)
+    assert str(caught.value).startswith("the master (pid 7) gave no answer")
 
 
 @pytest.mark.parametrize(

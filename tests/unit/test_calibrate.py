@@ -17,7 +17,9 @@ from pwgrid.cli.calibrate.measure import CalibrateOptions, settings_for
 from pwgrid.cli.calibrate.sizing import Measured, Step
 from pwgrid.cli.main import main
 from pwgrid.cli.run import as_environment
+from pwgrid.cli.token import Place, create
 from pwgrid.common.errors import GridError
+from pwgrid.settings.load import Loaded
 from pwgrid.settings.load import load as load_settings
 from tests.support.disk import nothing_can_be_written
 
@@ -253,6 +255,59 @@ def test_no_flag_overrides_what_is_set_for_the_measurement(monkeypatch: pytest.M
     flags = ["--chromium", "4", "--firefox", "2", "--slots", "3", "--log-level", "debug", "--prefer", "system"]
     done = CliRunner().invoke(main, ["calibrate", "--most", "1", *flags], catch_exceptions=False)
     assert (done.exit_code, started) == (0, [["--port", "0", "--prefer", "system"]])
+
+
+POOLS = """
+[[pools]]
+name = "chromium"
+browser = "chromium"
+workers = 3
+[[pools]]
+name = "b"
+browser = "chromium"
+workers = 2
+"""
+
+
+def test_one_pool_is_measured_whatever_pools_there_are(tmp_path: Path) -> None:
+    asked = CalibrateOptions(None, None, "firefox", 1.0, 9, None, write=False, as_json=False)
+    config = tmp_path / "grid.toml"
+    config.write_text(POOLS)
+    for variables in ({}, {"POOL_CONFIG": "AppA:Chromium:Staging=3"}, {"PWGRID_POOL_CONFIG": "AppA:Webkit:UAT=1"}):
+        settings = load_settings(config, {**variables, **as_environment(settings_for(asked))}, {}).settings
+        assert [(each.name, each.workers) for each in settings.pools_with_workers()] == [("firefox", 1)]
+
+
+def test_what_is_proposed_for_a_grid_with_pools_is_for_a_pool_s_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "grid.toml"
+    config.write_text(POOLS)
+    loaded = load_settings(config, {}, {})
+    monkeypatch.setattr(measure, "calibrate", lambda *_: replace(FOUND, steps=steps(2, 4, 6, 12, 12.5)))
+    asked = CalibrateOptions(None, None, "chromium", 1.0, 2, None, write=False, as_json=False)
+    calibration.main(asked, loaded, [], {})
+    table = [line for line in capsys.readouterr().out.splitlines() if " = " in line]
+    assert table[:2] == ["workers = 2", "slots = 4"]
+    config.write_text('[[pools]]\nname = "a"\nbrowser = "chromium"\n' + "\n".join(table))
+    (pool,) = load_settings(config, {}, {}).settings.pools_with_workers()
+    assert (pool.workers, pool.slots, pool.max_memory_hard_mib) == (2, 4, 1800)
+    with pytest.raises(GridError, match=r"--write: there are pools \(.*grid.toml\)"):
+        calibration.main(replace(asked, write=True), loaded, [], {})
+    assert capsys.readouterr().out == ""
+
+
+def test_a_server_s_address_and_tokens_are_not_those_of_the_grid_that_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "grid.toml"
+    config.write_text('[listener]\nhost = "0.0.0.0"\nadvertised_url = "wss://grid.example.org"\n')
+    create(Place(tmp_path / "tokens.json"), "somebody", "client", 0, [])
+    started: list[Loaded] = []
+    monkeypatch.setattr(calibration, "main", lambda _asked, loaded, *_: started.append(loaded))
+    done = CliRunner().invoke(main, ["calibrate", "--config", str(config)])
+    assert done.exit_code == 0, done.output
+    assert (started[0].settings.host, started[0].settings.client_url()) == ("127.0.0.1", "ws://127.0.0.1:8080")
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -23,6 +23,7 @@ LENT = {
     "expiresAt": 100.5,
 }
 BAD_ENDPOINTS = ("ws://h:x/?token=s3cret", "ws://h:99999", "ws://h:0", "ws://[::1:8080")
+BOUND_S = 60.0
 Answer = tuple[int, dict[str, Any], dict[str, str]]
 
 
@@ -100,6 +101,30 @@ def test_a_lease_is_for_the_length_of_a_block(hub: Hub) -> None:
         ("PATCH", "/v1/leases/aa-bb", {"ttlSeconds": 300}, "Bearer t"),
         ("POST", "/session/return", {"labelKey": "AppA:Chromium:UAT", "browserId": "aa-bb"}, "Bearer t"),
     ]
+
+
+async def test_however_many_tasks_wait_in_line_who_has_a_slot_can_give_it_back(hub: Hub) -> None:
+    """asyncio has 32 threads at most."""
+    slot = threading.Semaphore(1)
+
+    def lends() -> Answer:
+        assert slot.acquire(timeout=BOUND_S)
+        return 200, LENT, {}
+
+    def takes_back() -> Answer:
+        slot.release()
+        return 200, {"returned": True}, {}
+
+    hub.answers |= {"/session/borrow": lends, "/session/return": takes_back}
+
+    async def one_of_many() -> None:
+        async with borrow("AppA:Chromium", grid=hub.url) as lease:
+            await lease.extend_async(300)
+
+    async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as tasks:
+        for _ in range(40):
+            tasks.create_task(one_of_many())
+    assert hub.paths().count("/session/return") == 40
 
 
 async def test_the_same_beside_other_tasks(hub: Hub) -> None:

@@ -118,6 +118,7 @@ def _is_code(node: ast.AST) -> bool:
         (["status", "--no-such-option"], exit_codes.REFUSED),
         (["config", "check", "--chromium", "-1"], exit_codes.REFUSED),
         (["status"], exit_codes.NONE_RUNNING),
+        (["stop"], exit_codes.NONE_RUNNING),
         (["sessions"], exit_codes.FAILED),
     ],
 )

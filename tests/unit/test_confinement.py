@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from pwgrid.common import restricted_exec
+from pwgrid.common import confined_exec
 from pwgrid.common.errors import ConfigError, GridError
 from pwgrid.installed import confine_setting
 from pwgrid.installed.browsers import STOCK_FIREFOX_CHANNEL, FoundBrowser
 from pwgrid.installed.running_parts import RunningParts, log_warnings
 from pwgrid.settings.load import load
 from pwgrid.settings.model import Settings
-from pwgrid.worker.browser import allowed_paths as confinement
-from pwgrid.worker.browser.allowed_paths import Confinement, Directories, identities, replaced
+from pwgrid.worker.browser import confined_paths as confinement
+from pwgrid.worker.browser.confined_paths import Confinement, Directories, identities, replaced
 from pwgrid.worker.browser.launch import LaunchSpec
 
 SHELL = FoundBrowser("chromium", "/opt/shell/chrome-headless-shell", "", "setting")
@@ -28,12 +28,12 @@ FIREFOX = FoundBrowser("firefox", "/opt/firefox/firefox", STOCK_FIREFOX_CHANNEL,
 def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Of Landlock in the kernel."""
     found: int = request.param
-    monkeypatch.setattr(restricted_exec, "abi", lambda: found)
+    monkeypatch.setattr(confined_exec, "abi", lambda: found)
     return found
 
 
 def without_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restricted_exec, "abi", lambda: 0)
+    monkeypatch.setattr(confined_exec, "abi", lambda: 0)
 
 
 def words_of(browser: FoundBrowser, directory: Path, *arguments: str, **settings: Any) -> list[str]:
@@ -108,7 +108,7 @@ def test_it_is_said_aloud_that_browsers_are_not_confined(
 
 
 def test_nothing_is_said_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restricted_exec, "abi", lambda: 1)
+    monkeypatch.setattr(confined_exec, "abi", lambda: 1)
     with capture_logs() as logs:
         log_warnings(load(None, {}, {}))
     assert logs == []

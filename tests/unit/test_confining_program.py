@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pwgrid.worker.browser.allowed_paths import program_of
+from pwgrid.worker.browser.confined_paths import program_of
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given as examples
@@ -345,10 +346,22 @@ POOLS = {
         ("/?pool=appb", [], "appb"),
         ("/?pool=APPB&browser=chromium", [], "appb"),
         ("/?pool=foxes", [FIREFOX_CLIENT], "foxes"),
+        ("/?pool=", [], "chromium"),
     ],
 )
 def test_the_pool_is_the_named_one_else_that_of_the_browser_type(target: str, more: Pairs, wanted: str) -> None:
     assert decided(target, headers(*more), policy(pools=POOLS)).pool == wanted
+
+
+def test_a_pool_that_was_scaled_to_0_is_there_and_says_how_it_serves_again() -> None:
+    offered = {name: offer for name, offer in POOLS.items() if name != "appa"}
+    gone = {"appa": POOLS["appa"], "old": replace(POOLS["appb"], name="old", is_removed=True)}
+    with pytest.raises(Refusal) as refused:
+        decided("/?pool=appa", headers(), policy(pools=offered, draining=gone))
+    assert (refused.value.status, "`pwgrid scale appa=1`" in refused.value.error) == (503, True)
+    with pytest.raises(Refusal, match="there is no pool 'old'") as refused:
+        decided("/?pool=old", headers(), policy(pools=offered, draining=gone))
+    assert refused.value.status == 404
 
 
 def test_without_one_named_like_it_the_first_pool_of_a_browser_type_is_taken() -> None:
@@ -424,7 +437,7 @@ def test_a_label_key_for_any_browser_gets_the_clients_own(client: str, pool: str
             400,
             "the label key is of pool appa, and the URL asks for pool appb",
         ),
-        ("/?labels=a:b&labels=c:d", [], 400, "say different things"),
+        ("/?labels=a:b&labels=c:d", [], 400, "two ?labels= say different things"),
         ("/?name=a", [("x-pwgrid-name", "b")], 400, "say different things"),
         ("/?name=a%2Fb", [], 400, "name: use at most 128 letters"),
     ],

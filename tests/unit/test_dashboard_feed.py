@@ -458,3 +458,38 @@ async def test_a_session_that_ends_as_one_begins_that_no_lifetime_counts_is_seen
     for _ in range(3):
         await shown.refresh(activity("y", completed=1))
     assert registry.read == []  # once it is known, nothing is read again
+
+
+def test_a_sample_has_no_memory_as_long_as_no_worker_was_measured() -> None:
+    feed = made(Grid())
+    measured = []
+    for workers in ([], [{}, {"memoryMib": None}], [{}, {"rssMib": 3}], [{"memoryMib": 2, "rssMib": 9}, {"rssMib": 3}]):
+        feed._status = {"workers": workers}
+        measured.append(feed._sample()[6])
+    assert measured == [0, None, 3, 5]
+
+
+async def test_the_true_end_of_a_session_is_told_after_one_that_was_only_presumed() -> None:
+    registry, events = Registry(), module.RecentEvents(lambda: 7.0)
+    shown = ShownSessions(registry, events.session_ended, events.session_goes_on)  # type: ignore[arg-type]
+
+    def activity(*, live: int, taken_back: int) -> Activity:
+        return Activity({"chromium:a": live}, {"chromium:a": 2}, {}, {"failed": taken_back}, "y")
+
+    async def looks(live: int, taken_back: int, **status: tuple[str, str | None]) -> None:
+        registry.records = {each: record(each, *found) for each, found in status.items()}
+        for _ in range(2):
+            await shown.refresh(activity(live=live, taken_back=taken_back))
+
+    lost, running = ("failed", "worker lost"), ("running", None)
+    await looks(0, 0, x=lost, y=lost)
+    await looks(1, 2, x=running, y=("failed", "browser gone"))  # its worker had more to tell than that it lives
+    await looks(0, 2, x=lost, y=("failed", "browser gone"))
+    assert [each["text"] for each in events.since(0)] == [
+        "session x failed: worker lost",
+        "session y failed: worker lost",
+        "session x goes on after all: its end was only presumed",
+        "session y failed: browser gone",
+        "session x failed: worker lost",
+    ]
+    assert shown.rows["y"]["reason"] == "browser gone"

@@ -3,7 +3,7 @@
 import pytest
 from websockets.datastructures import Headers
 
-from pwgrid.common.profiles import Profile
+from pwgrid.common.profile_names import Profile
 from pwgrid.common.types import Isolation, Protocol
 from pwgrid.proxy.policy.access import ANYBODY, DIRECT, Access
 from pwgrid.proxy.policy.connect_request import ClientHead, ConnectRequest, LeasePath, Policy, SessionPath, decide

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import tomllib
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 
 from pwgrid.proxy.api.app import create_app
 from pwgrid.proxy.policy.access import Access
+from pwgrid.settings.model import SETTINGS
 from tests.support.docs import INDEX, PAGES, Block, anchors, blocks, links, listed
 from tests.support.grid import ROOT
 from tests.support.recipes import lines
@@ -137,3 +139,11 @@ def test_the_pipelines_of_ci_md_run_what_the_recipes_run(name: str) -> None:
     (command,) = re.findall(r"pwgrid run .*?(?=['\n])", text)
     assert command in lines("ci.md", "pwgrid run")  # tests/e2e/test_recipes.py runs these
     assert shlex.split("pwgrid setup --chromium 1") == shlex.split(re.findall(r"pwgrid setup .*?(?=['\n])", text)[0])
+
+
+def test_the_settings_that_no_reload_changes_are_named_where_a_reload_is_explained() -> None:
+    (sentence,) = re.findall(r"(`host`,\s[^.]*?) cannot change", (ROOT / "docs/faults.md").read_text())
+    named_so = re.findall(r"`([\w*]+)`", sentence)
+    fixed = [name for name, each in SETTINGS.items() if "fixed" in each.concerns]
+    assert [name for name in fixed if not any(fnmatchcase(name, each) for each in named_so)] == []
+    assert [each for each in named_so if not any(fnmatchcase(name, each) for name in fixed)] == []

@@ -11,7 +11,8 @@ from typing import Final
 
 import pytest
 
-from pwgrid.forwarder.ask_tls_process import NO_TLS, AskedTlsProcess, Connected
+from pwgrid.common.reasons import OfferRefusal
+from pwgrid.forwarder.ask_tls_process import AskedTlsProcess, Connected
 from pwgrid.forwarder.loop import Loop
 
 LINE: Final = b"HOST there 443\r\n"
@@ -95,20 +96,23 @@ def test_an_answer_may_come_in_two_pieces(loop: Loop, tls_process: socket.socket
     with accepted(tls_process) as way:
         way.send(b"REFUSED its certi")
         loop.call_later(0, lambda: way.send(b"ficate is not trusted\r\n"))
-        assert asked.answered() == "its certificate is not trusted"
+        assert asked.answered() == (OfferRefusal.UNREACHABLE, "its certificate is not trusted")
         assert way.recv(1) == b""
 
 
 @pytest.mark.parametrize("said", [b"", b"CONN"])
-def test_a_tls_process_that_ends_has_not_answered(said: bytes, loop: Loop, tls_process: socket.socket) -> None:
+def test_a_tls_process_that_ends_has_not_answered_which_is_not_the_other_host_s_fault(
+    said: bytes, loop: Loop, tls_process: socket.socket
+) -> None:
     asked = Asked(loop, tls_process.getsockname())
     with accepted(tls_process) as way:
         way.send(said)
-    assert asked.answered() == "the TLS process has not answered"
+    assert asked.answered() == (OfferRefusal.NO_WAY, "the TLS process has not answered")
 
 
-def test_where_no_tls_process_listens_it_says_what_to_set(loop: Loop, tmp_path: Path) -> None:
-    assert Asked(loop, str(tmp_path / "none.sock")).answered() == NO_TLS
+def test_a_tls_process_that_does_not_listen_has_a_successor_in_a_moment(loop: Loop, tmp_path: Path) -> None:
+    asked = Asked(loop, str(tmp_path / "none.sock"))
+    assert asked.answered() == (OfferRefusal.NO_WAY, "the TLS process is gone (No such file or directory)")
 
 
 def test_who_has_asked_and_goes_hears_nothing_and_keeps_nothing(loop: Loop, tls_process: socket.socket) -> None:

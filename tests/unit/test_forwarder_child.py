@@ -13,12 +13,12 @@ from structlog.testing import capture_logs
 
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import encode
-from pwgrid.control.parking import FDS, ParkedSession
+from pwgrid.control.parked_session import FDS, ParkedSession
 from pwgrid.master import forwarder
 from pwgrid.master.child import Child
-from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.child_file_writer import ChildFileWriter
 from pwgrid.master.forwarder import ForwarderChild
-from pwgrid.registry import embedded_redis
+from pwgrid.registry import embedded_redis_config
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
 from tests.support.master_config import master_config
@@ -31,7 +31,7 @@ def test_it_is_due_only_where_there_can_be_other_hosts(
     tmp_path: Path, host: str, is_embedded: bool, is_due: bool
 ) -> None:
     runtime = RuntimeDir(tmp_path, 1, owns_base=False)
-    redis = embedded_redis.EmbeddedRedis((), tmp_path / "redis.sock") if is_embedded else None
+    redis = embedded_redis_config.EmbeddedRedis((), tmp_path / "redis.sock") if is_embedded else None
     config = master_config(runtime, settings=Settings(advertised_host=host), redis=redis)
     loop = Loop()
     child = ForwarderChild(loop, config, ChildFileWriter(loop, config))

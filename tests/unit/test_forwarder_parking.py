@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pwgrid.common.selectors_loop import Loop as MasterLoop
-from pwgrid.control.parking import FDS, ParkedSession
+from pwgrid.control.parked_session import FDS, ParkedSession
 from pwgrid.forwarder.loop import Loop
 from pwgrid.forwarder.parking import Parking
 from pwgrid.forwarder.spliced_session import close_all

@@ -16,7 +16,7 @@ import pytest
 
 from pwgrid.common.client_marks import mark_passed_on, mark_served
 from pwgrid.common.reasons import OfferRefusal
-from pwgrid.control.parking import ParkedSession
+from pwgrid.control.parked_session import ParkedSession
 from pwgrid.forwarder.main import Forwarder, is_marked_served
 from pwgrid.forwarder.spliced_session import ForwardedSession, new_pipes
 from pwgrid.runtime.child_arguments import ForwarderArguments
@@ -132,7 +132,7 @@ def test_a_forwarder_that_drains_ends_also_after_a_client_for_whom_there_is_no_p
     forwarder.pending.add(pending)
     forwarder._drains = True
     forwarder._join(pending, host)
-    assert said == [OfferRefusal.UNREACHABLE]
+    assert said == [OfferRefusal.NO_WAY]
     forwarder.loop.call_later(BOUND_S, lambda: pytest.fail("it goes on"))
     forwarder.loop.run()
 

@@ -2,6 +2,7 @@
 what stands in for Redis keeps what is left there."""
 
 import asyncio
+import errno
 import json
 import os
 import socket
@@ -9,19 +10,29 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 
 from pwgrid.common.client_marks import mark_passed_on, mark_served
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
+from pwgrid.common.reasons import OfferRefusal
+from pwgrid.proxy.api.hosts import ask_master
 from pwgrid.proxy.connect.forwarding import Forwarding
 from pwgrid.proxy.connect.from_other_hosts import FromOtherHosts
-from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs, HostUnreachable, may_be_served
+from pwgrid.proxy.connect.handoff_link import (
+    HandoffFailure,
+    Handoffs,
+    HostSilent,
+    HostUnreachable,
+    NoWay,
+    may_be_served,
+)
+from pwgrid.proxy.hosts.host_heartbeat import HostKeeper
 from pwgrid.proxy.hosts.host_table import OtherHost
-from pwgrid.proxy.hosts.keep_hosts import HostKeeper
 from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.registry.hosts import HostRecord, HostRecords
+from pwgrid.registry.host_records import HostRecord, HostRecords
 from pwgrid.runtime.directory import FORWARDER_SOCKET
 from tests.unit.test_handoff_link import Heard
 
@@ -62,13 +73,17 @@ class Records:
 
 
 class Keeper:
-    """Notes which hosts cannot be reached."""
+    """Notes which hosts cannot be reached, and why this one had no way to any."""
 
     def __init__(self) -> None:
         self.unreachable_for: list[str] = []
+        self.no_way_for: list[str] = []
 
     def unreachable(self, _host: OtherHost, why: str) -> None:
         self.unreachable_for.append(why)
+
+    def no_way(self, why: str) -> None:
+        self.no_way_for.append(why)
 
 
 class Workers:
@@ -183,7 +198,9 @@ async def test_the_forwarder_gets_the_address_and_a_head_and_redis_what_the_work
 
 async def test_what_that_host_s_worker_says_counts(forwarder: Forwarder, sock: socket.socket) -> None:
     forwarder.records.refusals[ID] = {"refused": "no such lease", "isRefusal": True, "ended": "expired", "detail": "x"}
-    failure = await failed(forwarder, sock, taken=True, refused="not taken", detail="HTTP/1.1 503 Service Unavailable")
+    failure = await failed(
+        forwarder, sock, taken=True, refused=OfferRefusal.NOT_TAKEN, detail="HTTP/1.1 503 Service Unavailable"
+    )
     assert (failure.reason, failure.is_refusal, failure.ended, failure.detail) == (
         "no such lease",
         True,
@@ -198,9 +215,9 @@ async def test_what_that_host_s_worker_says_counts(forwarder: Forwarder, sock: s
 async def test_a_host_whose_proxy_did_not_come_for_the_client_cannot_be_reached(
     forwarder: Forwarder, sock: socket.socket
 ) -> None:
-    failure = await failed(forwarder, sock, taken=False, refused="unreachable", detail="Connection refused")
-    assert "10.0.0.2:8080: unreachable Connection refused" in failure.reason
-    assert forwarder.keeper.unreachable_for == ["unreachable Connection refused"]
+    failure = await failed(forwarder, sock, taken=False, refused=OfferRefusal.UNREACHABLE, detail="Connection refused")
+    assert f"10.0.0.2:8080: {OfferRefusal.UNREACHABLE} Connection refused" in failure.reason
+    assert forwarder.keeper.unreachable_for == [f"{OfferRefusal.UNREACHABLE} Connection refused"]
     assert isinstance(failure, HostUnreachable)  # the worker may have this client later
     assert forwarder.records.forwards == {}  # it can come for it no more
     assert not await may_be_served(sock, failure)
@@ -209,10 +226,12 @@ async def test_a_host_whose_proxy_did_not_come_for_the_client_cannot_be_reached(
 async def test_a_host_that_refuses_and_leaves_no_reason_is_left_alone_and_its_worker_may_have_the_client_later(
     forwarder: Forwarder, sock: socket.socket
 ) -> None:
-    failure = await failed(forwarder, sock, taken=True, refused="not taken", detail="HTTP/1.1 503 Service Unavailable")
+    failure = await failed(
+        forwarder, sock, taken=True, refused=OfferRefusal.NOT_TAKEN, detail="HTTP/1.1 503 Service Unavailable"
+    )
     assert isinstance(failure, HostUnreachable)
     assert failure.detail == ""  # no browser has failed to start
-    assert forwarder.keeper.unreachable_for == ["not taken HTTP/1.1 503 Service Unavailable"]
+    assert forwarder.keeper.unreachable_for == [f"{OfferRefusal.NOT_TAKEN} HTTP/1.1 503 Service Unavailable"]
 
 
 async def test_nobody_is_to_blame_where_redis_is_away_from_both_hosts(
@@ -221,14 +240,14 @@ async def test_nobody_is_to_blame_where_redis_is_away_from_both_hosts(
     offer = asyncio.ensure_future(forwarder.forwarding.offer(HOST, "w1", "s1", REQUEST, sock, time.monotonic() + 60))
     await forwarder.hears()
     forwarder.records.is_away = True
-    forwarder.answers(refused="not taken", detail="HTTP/1.1 503 Service Unavailable")
+    forwarder.answers(refused=OfferRefusal.NOT_TAKEN, detail="HTTP/1.1 503 Service Unavailable")
     with pytest.raises(HostUnreachable):
         await offer
     assert forwarder.keeper.unreachable_for == []
 
 
 async def test_no_host_is_to_blame_for_a_client_that_leaves(forwarder: Forwarder, sock: socket.socket) -> None:
-    await failed(forwarder, sock, taken=False, refused="gone", detail="the client has gone")
+    await failed(forwarder, sock, taken=False, refused=OfferRefusal.GONE, detail="the client has gone")
     assert forwarder.keeper.unreachable_for == []
 
 
@@ -261,12 +280,140 @@ async def test_nothing_is_forwarded_while_redis_is_away_or_no_forwarder_runs(
     (tmp_path / FORWARDER_SOCKET).unlink()
     with pytest.raises(HandoffFailure, match="the forwarder is gone"):
         await forwarder.forwarding.offer(HOST, "w1", "s1", REQUEST, sock, 0.0)
-    assert len(forwarder.keeper.unreachable_for) == 1  # or each client would try each of that host's workers
+    assert forwarder.keeper.no_way_for == ["the forwarder is gone (No such file or directory)"]
+    assert forwarder.keeper.unreachable_for == []
+
+
+@pytest.mark.parametrize("reason", [OfferRefusal.DRAINING, OfferRefusal.NO_WAY])
+@pytest.mark.parametrize("taken", [False, True])
+async def test_no_host_is_to_blame_for_this_one_s_forwarder_or_tls_process(
+    forwarder: Forwarder, sock: socket.socket, reason: OfferRefusal, taken: bool
+) -> None:
+    failure = await failed(forwarder, sock, taken=taken, refused=reason, detail="x")
+    assert isinstance(failure, NoWay)
+    assert (forwarder.keeper.unreachable_for, forwarder.keeper.no_way_for) == ([], [f"{reason} x"])
+
+
+@pytest.mark.parametrize("reason", [OfferRefusal.LATE, OfferRefusal.IN_USE])
+async def test_who_was_only_late_is_offered_again_at_once(
+    forwarder: Forwarder, sock: socket.socket, reason: OfferRefusal
+) -> None:
+    failure = await failed(forwarder, sock, taken=False, refused=reason, detail="x")
+    assert isinstance(failure, HostUnreachable)
+    assert (forwarder.keeper.unreachable_for, forwarder.keeper.no_way_for) == ([], [])
+
+
+@pytest.mark.parametrize("taken", [False, True])
+async def test_a_worker_elsewhere_may_have_the_client_of_a_forwarder_that_died(
+    forwarder: Forwarder, sock: socket.socket, taken: bool
+) -> None:
+    failure = await failed(forwarder, sock, taken=taken)
+    assert isinstance(failure, NoWay)
+    assert (forwarder.keeper.unreachable_for, forwarder.keeper.no_way_for) == ([], ["the forwarder is gone"])
+
+
+async def test_no_host_is_to_blame_where_no_descriptor_is_free_for_a_question(
+    forwarder: Forwarder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_connection(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("pwgrid.proxy.connect.forwarding.connect_tcp", no_connection)
+    with pytest.raises(NoWay, match="Too many open files"):
+        await forwarder.forwarding.ask(HOST, "w1", {"do": "tell"})
+    assert (len(forwarder.keeper.no_way_for), forwarder.keeper.unreachable_for) == (1, [])
 
 
 async def test_what_no_worker_could_read_is_refused_here(forwarder: Forwarder, sock: socket.socket) -> None:
     with pytest.raises(Refusal):
         await forwarder.forwarding.offer(HOST, "w1", "s1", REQUEST | {"early": "x" * MAX_OFFER_BYTES}, sock, 0.0)
+
+
+# Questions
+
+
+async def unanswered(forwarder: Forwarder, answer: bytes, *, taken: bool, is_away: bool = False) -> HandoffFailure:
+    """Why a question has no answer, if the other host's proxy says this and closes the connection; `taken`: it takes
+    the question, `is_away`: Redis is, by then."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if taken:
+            del forwarder.records.forwards[ID]
+        forwarder.records.is_away = is_away
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        address = ("127.0.0.1", server.sockets[0].getsockname()[1])
+        with pytest.raises(HandoffFailure) as caught:
+            await forwarder.forwarding.ask_proxy(OtherHost(HostRecord("there", address), 0.0), {"token": "ci"})
+    return caught.value
+
+
+async def test_a_question_that_a_silent_host_has_not_taken_is_taken_back(forwarder: Forwarder) -> None:
+    failure = await unanswered(forwarder, b"", taken=False)
+    assert isinstance(failure, HostUnreachable)
+    assert not isinstance(failure, HostSilent)
+    assert forwarder.records.forwards == {}
+    assert len(forwarder.keeper.unreachable_for) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "taken", "is_away"),
+    [
+        (b"", True, False),
+        (b"", False, True),
+        (b"HTTP/1.1 500 Internal Server Error\r\n\r\n", True, False),
+        (b'HTTP/1.1 200 OK\r\n\r\n{"reply":', True, False),
+        (b"HTTP/1.1 200 OK\r\n\r\n3", True, False),
+    ],
+)
+async def test_what_a_host_may_have_taken_it_may_do(
+    forwarder: Forwarder, answer: bytes, taken: bool, is_away: bool
+) -> None:
+    assert isinstance(await unanswered(forwarder, answer, taken=taken, is_away=is_away), HostSilent)
+    assert len(forwarder.keeper.unreachable_for) == 1  # so that it is left alone for a while
+
+
+@pytest.mark.parametrize(("status", "is_refusal"), [(b"404 Not Found", True), (b"503 Service Unavailable", False)])
+async def test_a_host_that_refuses_a_question_has_done_nothing(
+    forwarder: Forwarder, status: bytes, is_refusal: bool
+) -> None:
+    failure = await unanswered(forwarder, b"HTTP/1.1 " + status + b"\r\n\r\n", taken=True)
+    assert (isinstance(failure, HostUnreachable), failure.is_refusal) == (False, is_refusal)
+
+
+async def test_a_view_that_another_host_has_not_opened_it_opens_for_nobody_later(forwarder: Forwarder) -> None:
+    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        there = OtherHost(HostRecord("there", ("127.0.0.1", server.sockets[0].getsockname()[1])), 0.0)
+        with pytest.raises(HandoffFailure):
+            async with forwarder.forwarding.view(there, {"view": {}}):
+                pass
+    assert forwarder.records.forwards == {}
+
+
+@pytest.mark.parametrize(
+    ("failure", "begins"),
+    [
+        (HostUnreachable("it is silent"), "host there was not asked: "),
+        (HostSilent("it is silent"), "host there may have been asked: look before you repeat it: "),
+    ],
+)
+async def test_an_operator_hears_whether_a_host_may_do_what_it_has_not_answered(
+    failure: HandoffFailure, begins: str
+) -> None:
+    grid = mock.Mock()
+    grid.hosts.name, grid.hosts.table.others = "here", {"there": HOST}
+    grid.gateway.forwarding.ask_proxy = mock.AsyncMock(side_effect=failure)
+    with pytest.raises(Refusal) as caught:
+        await ask_master(grid, "there", "scale", {"chromium": 2})
+    assert (caught.value.status, caught.value.error) == (503, f"{begins}it is silent")
 
 
 # From another host

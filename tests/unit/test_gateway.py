@@ -184,6 +184,14 @@ async def test_who_wants_a_pool_that_cannot_start_hears_why_and_stands_in_no_lin
     queue.acquire.assert_not_called()
 
 
+async def test_why_a_pool_did_not_start_that_this_host_has_no_more_is_nothing_to_whom_another_host_serves() -> None:
+    queue = mock.Mock(acquire=mock.AsyncMock(return_value="w1"))
+    gateway, other = gateway_with(queue, **ON_DEMAND, removed=True, reason="no display"), Roster()
+    other.replace({"pools": {"old": told_of_pool(playwright="1.58", available=0)}})
+    gateway.roster.others = (other,)
+    assert await gateway.slot(Claim(HeldAs.SESSION, "chromium", "old", "1.58", "client", 0.0)) == "w1"
+
+
 async def test_who_waits_for_a_pool_that_starts_may_wait_for_a_launch_as_well() -> None:
     now, settings = asyncio.get_running_loop().time(), Settings()
     for told, more_s in ((ON_DEMAND, settings.launch_timeout), ({"onDemand": True}, 0.0), ({"available": 0}, 0.0)):

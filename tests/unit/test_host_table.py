@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pwgrid.proxy.hosts.host_table import NAME_TAKEN_S, UNREACHABLE_S, HostState, HostTable, NameWatch
-from pwgrid.registry.hosts import HostRecord, HostsFound
+from pwgrid.proxy.hosts.host_table import NAME_TAKEN_S, NO_WAY_S, UNREACHABLE_S, HostState, HostTable, NameWatch
+from pwgrid.registry.host_records import HostRecord, HostsFound
 from tests.support.state_frames import told_of_pool
 
 HERE, THERE = "10.0.0.1:8080", "10.0.0.2:8080"
@@ -90,6 +90,14 @@ def test_a_host_that_is_drained_stops_or_cannot_be_reached_gets_no_clients(table
     table.take(found(record(at=5.0)), now=105.0)
     assert state(table, 105.0) is HostState.UNREACHABLE
     assert state(table, 103.0 + UNREACHABLE_S) is HostState.SERVING
+
+
+def test_no_host_gets_clients_while_this_one_has_no_way_to_any_which_says_nothing_of_them(table: HostTable) -> None:
+    before = table.avoided(103.0)
+    table.no_way_until = 103.0 + NO_WAY_S
+    assert table.avoided(103.0) == before | {THERE}
+    assert state(table, 103.0) is HostState.SERVING
+    assert table.avoided(103.0 + NO_WAY_S) == before
 
 
 def test_a_host_that_is_not_in_redis_any_more_is_none(table: HostTable) -> None:

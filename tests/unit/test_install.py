@@ -1,16 +1,20 @@
 """What `pwgrid install` decides to make and to remove, and the texts that it makes from the shipped ones."""
 
 import configparser
+import contextlib
 import getpass
 import json
 import os
 import re
 import shlex
 import shutil
+import socket
 import sys
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -88,6 +92,23 @@ def test_a_file_that_is_no_utf_8_any_more_stays_as_any_that_was_changed(host: Ho
     host.install()
     host.settings.path.write_bytes(b"# Gr\xfc\xdf\xfe\n")
     assert Removal(made, (), purge=False).kept == [host.settings.path]
+
+
+def test_a_log_that_has_become_large_is_not_read_into_memory(host: Host) -> None:
+    log = TextFile(host.etc / "log", "", operators=True)
+    host.files, host.wanted = (*host.files, log), [*host.wanted, log]
+    made = host.record()
+    host.install()
+    os.truncate(log.path, 64 << 20)
+    tracemalloc.start()
+    try:
+        assert not log.is_needed()
+        assert len(shown([log])) < 1000
+        assert Removal(made, (), purge=False).kept == [log.path]
+        assert log.path in Removal(made, (), purge=True).files
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_tokens_that_an_earlier_installation_has_left_are_given_to_the_user_of_this_one(host: Host) -> None:
@@ -301,8 +322,10 @@ def test_supervisord_s_program_has_the_true_paths_its_user_and_the_token_s_file(
     assert environment["HOME"] == '"/srv/100%%"'
     assert environment["PWGRID_PORT"] == '"9000"'
     assert environment["TMPDIR"] == '"/tmp"'  # so that root finds the grid, whatever supervisord's own is
+    assert environment["STATE_DIRECTORY"] == '"/srv/100%%/profiles"'
     own = program(OWN)
     assert "user" not in own
+    assert "STATE_DIRECTORY=" not in own["environment"]
     assert "USER=" not in own["environment"]
 
 
@@ -419,6 +442,76 @@ def test_a_running_systemd_ends_the_grid_and_forgets_it(tmp_path: Path, monkeypa
     installed = Systemd(InstallOptions(user=True), None)
     assert [each.argv for each in installed.stop()] == [("systemctl", "--user", "disable", "--now", *UNITS)]
     assert [each.argv[2] for each in installed.forget()] == ["daemon-reload", "reset-failed"]
+
+
+def listening(host: str, port: int = 0) -> socket.socket:
+    return socket.create_server((host, port))
+
+
+def installed_under_systemd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: dict[str, object], asked: dict[str, Any], active: set[str]
+) -> Systemd:
+    """A user's grid that was installed with some options, and is installed with others now."""
+    user_units(tmp_path, monkeypatch, is_run_by_systemd=True)
+    monkeypatch.setattr(Systemd, "_is", lambda _self, state, unit: state == "enabled" or unit in active)
+    return Systemd(InstallOptions(user=True, **asked), Record("systemd", before))
+
+
+@pytest.mark.parametrize(
+    ("asked", "other", "said"),
+    [
+        ({}, "", ""),
+        ({"host": "0.0.0.0"}, "", ""),  # it is in its own way, and makes room
+        ({"host": "0.0.0.0"}, "127.0.0.2", "cannot listen on 0.0.0.0 port"),
+        ({"host": "127.0.0.2"}, "127.0.0.2", "cannot listen on 127.0.0.2 port"),
+        ({"host": "127.0.0.3"}, "127.0.0.2", ""),
+        ({"host": "192.0.2.1"}, "", "Cannot assign requested address"),
+    ],
+)
+def test_a_running_grid_is_no_obstacle_to_its_new_address_and_all_else_is(
+    asked: dict[str, Any], other: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.ExitStack() as held:
+        port = held.enter_context(listening("127.0.0.1")).getsockname()[1]
+        if other:
+            held.enter_context(listening(other, port))
+        before = {"host": "127.0.0.1", "port": port, "token": True}
+        why_not = installed_under_systemd(tmp_path, monkeypatch, before, asked, {*UNITS}).obstacle()
+        assert (bool(why_not), said in why_not) == (bool(said), True)
+
+
+def test_a_taken_port_does_not_end_the_grid_that_runs_on_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening("127.0.0.1") as own, listening("127.0.0.1") as taken:
+        before = {"host": "127.0.0.1", "port": own.getsockname()[1], "token": True}
+        port = taken.getsockname()[1]
+        installed = installed_under_systemd(tmp_path, monkeypatch, before, {"port": port}, {*UNITS})
+        assert f"cannot listen on 127.0.0.1 port {port}" in installed.obstacle()
+
+
+def test_a_port_that_was_taken_while_the_grid_was_down_is_an_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening("127.0.0.1") as taken:
+        before = {"host": "127.0.0.1", "port": taken.getsockname()[1], "token": True}
+        assert "cannot listen" in installed_under_systemd(tmp_path, monkeypatch, before, {}, set()).obstacle()
+
+
+def test_a_socket_that_waits_for_its_first_client_moves_to_the_new_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {"host": "127.0.0.1", "port": 1, "token": True}
+    installed = installed_under_systemd(tmp_path, monkeypatch, before, {"port": 2}, {"pwgrid.socket"})
+    monkeypatch.setattr(Systemd, "_setup", ())
+    written = [InstallPaths.of(user=True).units / "pwgrid.socket"]
+    assert [each.argv[2] for each in installed.start(written)] == ["daemon-reload", "stop", "start"]
+    assert [each.argv[2] for each in installed.start([])] == ["start"]
+
+
+def test_the_journal_says_why_the_socket_does_not_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = installed_under_systemd(tmp_path, monkeypatch, {}, {}, set())
+    assert "--unit pwgrid.socket" in str(installed.why_not_running)
 
 
 @pytest.mark.skipif(

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from pwgrid.control.parking import ParkedSession
+from pwgrid.control.parked_session import ParkedSession
 from pwgrid.forwarder import large_pipes
 from pwgrid.forwarder.large_pipes import LARGE_BYTES, LargePipes
 from pwgrid.forwarder.loop import Loop

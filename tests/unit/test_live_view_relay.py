@@ -12,7 +12,9 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketState
+from structlog.testing import capture_logs
 
+from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.tasks import end_task
 from pwgrid.proxy.api import page_socket
 from pwgrid.proxy.api.live_view import live_view_route, relay
@@ -127,10 +129,13 @@ class Viewed:
     def __init__(self, runtime: Path, monkeypatch: pytest.MonkeyPatch, *, is_gone: bool = False) -> None:
         self._shows: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
         self.is_refused, self.is_accepted, self._is_gone = False, asyncio.Event(), is_gone
+        self.sent: list[Any] = []
+        """What the page has got: messages, and at last with which code it was closed."""
         monkeypatch.setattr(asyncio, "open_unix_connection", self._open)
         record = SessionRecord.read("0123", {"status": "running", "workerId": "ab"})
-        registry = Mock(session=AsyncMock(return_value=record), note_view=AsyncMock())
-        grid = Mock(registry=registry, runtime=runtime, settings=Mock(live_view=True))
+        self.note_view, self.proxy_ends = AsyncMock(), asyncio.Event()
+        registry = Mock(session=AsyncMock(return_value=record), note_view=self.note_view)
+        grid = Mock(registry=registry, runtime=runtime, settings=Mock(live_view=True), feed=Mock(ended=self.proxy_ends))
         self._app = Mock(**{"state.access.check": self._check})
         self._view = live_view_route(grid).routes[0].endpoint  # type: ignore[attr-defined]
 
@@ -160,6 +165,19 @@ class Viewed:
             raise OSError("gone")
         if message["type"] == "websocket.accept":
             self.is_accepted.set()
+        else:
+            self.sent.append(message.get("text") or message.get("bytes") or message.get("code"))
+
+    async def shown(self, *packets: bytes) -> None:
+        """The page looks while the browser server says this, and ends."""
+        viewing = asyncio.create_task(self.view())
+        async with asyncio.timeout(BOUND_S):
+            reader, writer = await self._shows.get()
+            with closing(writer):
+                writer.write(b"".join(packets))
+                await writer.drain()
+                await reader.readexactly(len(packet(b'{"session":"0123","operator":true}')))
+            await viewing
 
     async def view(self) -> None:
         scope = {"type": "websocket", "headers": [], "query_string": b"", "app": self._app, ARRIVAL: Arrival("a", 1)}
@@ -186,6 +204,52 @@ async def test_a_view_ends_with_its_token(tmp_path: Path, monkeypatch: pytest.Mo
         page.is_refused = True
         await viewing
         assert await page.is_shown_no_more()
+
+
+PAGES, FULL, ENDED = b'{"pages":[]}', b'{"full":8}', b'{"ended":true}'
+
+
+async def test_a_look_is_recorded_before_the_page_gets_anything_and_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Viewed(tmp_path, monkeypatch)
+    shown_before: list[int] = []
+    page.note_view.side_effect = lambda _session: shown_before.append(len(page.sent))
+    with capture_logs() as logs:
+        await page.shown(packet(PAGES), packet(ENDED))
+    assert (shown_before, page.sent) == ([0, 2], [PAGES.decode(), ENDED.decode(), 1000])
+    assert [each["event"] for each in logs] == ["session_viewed"]
+
+
+@pytest.mark.parametrize("said", [FULL, ENDED])
+async def test_who_sees_nothing_of_the_session_has_not_looked_at_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    page = Viewed(tmp_path, monkeypatch)
+    with capture_logs() as logs:
+        await page.shown(packet(said))
+    assert (page.sent, logs) == ([said.decode(), 1000], [])
+    page.note_view.assert_not_called()
+
+
+async def test_nothing_is_shown_while_it_cannot_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Viewed(tmp_path, monkeypatch)
+    page.note_view.side_effect = RegistryUnavailable("Redis is away")
+    await page.shown(packet(PAGES))
+    assert page.sent == [page_socket.TRY_AGAIN_LATER]
+
+
+async def test_a_view_ends_with_its_proxy_so_that_the_page_connects_to_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Viewed(tmp_path, monkeypatch)
+    viewing = asyncio.create_task(page.view())
+    async with asyncio.timeout(BOUND_S):
+        await page.is_accepted.wait()
+        page.proxy_ends.set()
+        await viewing
+        assert await page.is_shown_no_more()
+    assert page.sent == [page_socket.SERVICE_RESTART]
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ async def test_the_capacity_of_all_pools_is_told_in_one_pass() -> None:
     async def snapshot() -> RegistrySnapshot:
         return registered
 
-    queue = SimpleNamespace(waiting=lambda _pool: 0)
+    queue = SimpleNamespace(pools=lambda: [])
     registry = SimpleNamespace(snapshot=snapshot)
     told_of = roster()
     grid: Any = SimpleNamespace(

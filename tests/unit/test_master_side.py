@@ -5,9 +5,9 @@ import socket
 from structlog.testing import capture_logs
 
 from pwgrid.common.selectors_loop import Loop
+from pwgrid.control.exactly_once import Link
 from pwgrid.control.frames import MAX_FRAME_BYTES, MAX_PARTS, decode, encode
 from pwgrid.control.master_side import MasterSide
-from pwgrid.control.reliable_link import Link
 
 
 def test_a_child_that_was_silent_and_wakes_may_be_silent_again() -> None:

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pwgrid.common.selectors_loop import Loop
-from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.child_file_writer import ChildFileWriter
 from pwgrid.master.leftovers import KeptOpen
 from pwgrid.master.main import Master
 from pwgrid.master.workers import workers as module

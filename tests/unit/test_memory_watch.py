@@ -173,6 +173,16 @@ def test_age_does_not_wait_for_a_sample() -> None:
     assert workers.marked == [("w", "age: older than 2 s")]  # so that the next master knows it, too
 
 
+def test_a_worker_over_the_hard_limit_that_is_too_old_keeps_no_processor_busy() -> None:
+    workers = FakeWorkers(started_at=100.0)
+    kept(workers, w=20.0)
+    meter = metered(workers, max_worker_memory_hard_mib=16, max_worker_age=2.0, memory_metric="rss")
+    meter.tick(100.0)
+    assert [name for name, _ in workers.link.sent] == ["end_kept"]  # the next sample tells whether that was enough
+    assert meter.tick(102.0) == 105.0
+    assert workers.marked == [("w", "age: older than 2 s")]
+
+
 def test_a_host_without_memory_starts_nothing_and_recovers() -> None:
     workers = FakeWorkers()
     available = [100]

@@ -97,7 +97,7 @@ def roster() -> Roster:
 def grid(roster: Roster, gateway: SimpleNamespace, redis: Histogram, waiting: int) -> Any:
     """The parts of a proxy that a scrape shows."""
     registry = SimpleNamespace(client=SimpleNamespace(exchanges=redis))
-    queue = SimpleNamespace(waiting=lambda _pool: waiting)
+    queue = SimpleNamespace(waiting=lambda _pool: waiting, pools=lambda: [])
     return SimpleNamespace(roster=roster, gateway=gateway, registry=registry, queue=queue, hosts=LoneHost(roster))
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import time
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ from pwgrid.proxy.policy.access import ANYBODY, Access, Identity
 from pwgrid.proxy.policy.connect_request import ClientHead, ConnectRequest, LeasePath, Policy, decide
 from pwgrid.proxy.policy.label_match import OfferedLabels
 from pwgrid.proxy.policy.own_browser import OwnBrowser, pool_with
-from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
 from pwgrid.proxy.roster import PoolView, Roster
 from pwgrid.proxy.select.claim import Claim, ClientGone
 from pwgrid.proxy.select.selector import Selector
@@ -51,9 +52,10 @@ POOLS = {
     each.name: each
     for each in (view("chromium"), view("own", "browser"), view("alone", "process"), view("ff", "context", "firefox"))
 }
-WORKERS = {"c0": "chromium", "b0": "own", "a0": "alone", "f0": "ff"}
+DRAINING = {"gone": view("gone", "browser")}
+WORKERS = {"c0": "chromium", "b0": "own", "a0": "alone", "f0": "ff", "d0": "gone"}
 LABELS = OfferedLabels({parse("A:Chromium:UAT"): ("chromium",), parse("B:Chromium:UAT"): ("own",)})
-POLICY = Policy("chromium", POOLS, labels=LABELS, pools_of_workers=WORKERS)
+POLICY = Policy("chromium", POOLS, labels=LABELS, draining=DRAINING, pools_of_workers=WORKERS)
 
 
 def decided(target: str, *headers: tuple[str, str], policy: Policy = POLICY) -> ConnectRequest:
@@ -143,6 +145,9 @@ def test_of_several_pools_with_processes_those_come_first_that_the_token_may_use
     assert pool_with(pools, "chromium", Isolation.PROCESS, anybody, is_named=False) == "alone"
     assert pool_with(pools, "chromium", Isolation.PROCESS, ci, is_named=False) == "mine"
     assert pool_with(pools, "mine", Isolation.PROCESS, anybody, is_named=False) == "mine"
+    pools["mine-1.58"] = replace(view("mine-1.58", "process"), like="mine")  # made for clients of that version
+    del pools["mine"]
+    assert pool_with(pools, "chromium", Isolation.PROCESS, ci, is_named=False) == "mine-1.58"
 
 
 def test_a_worker_has_as_long_as_the_client_allows_for_a_launch_and_not_longer_than_the_grid() -> None:
@@ -161,6 +166,10 @@ def test_the_worker_s_pool_is_what_options_are_held_against() -> None:
     other = decided("/playwright/chromium/c0.s", asks, policy=policy).own
     assert other is not None
     assert other.options == {"headless": False}
+    drains = Policy(
+        "chromium", {"chromium": POOLS["chromium"]}, draining={"own": headed["own"]}, pools_of_workers=WORKERS
+    )
+    assert decided("/playwright/chromium/b0.s", asks, policy=drains).own == NO_OPTIONS
 
 
 def test_a_client_with_a_lease_asks_for_what_its_lease_may_not_say() -> None:
@@ -170,6 +179,7 @@ def test_a_client_with_a_lease_asks_for_what_its_lease_may_not_say() -> None:
     assert with_lease("c0", query="?isolation=browser") == NO_OPTIONS
     assert (with_lease("b0"), with_lease("a0")) == (NO_OPTIONS, None)
     assert with_lease("b0", query="?isolation=context") == NO_OPTIONS  # the lease has said what it is
+    assert with_lease("d0", SLOW) == OwnBrowser({"slowMo": 50})  # its pool is offered no more
     assert with_lease("99", SLOW) is None  # its worker has gone
     with pytest.raises(Refusal, match="launch option env"):
         with_lease("c0", ("x-playwright-launch-options", '{"env": {"A": "b"}}'))
@@ -196,6 +206,61 @@ def test_the_gateway_s_policy_has_the_settings_and_the_pools_of_workers() -> Non
     assert (policy.launch.heed, policy.launch.allowed_args) == (False, ("*",))
     assert policy.pool_of("c0") is policy.pools["chromium"]
     assert policy.pools["own"].isolation == "browser"
+
+
+@pytest.mark.parametrize("told", [{"wanted": 0}, {"removed": True, "wanted": 0}])
+def test_a_pool_that_is_offered_no_more_is_that_of_its_workers_as_long_as_they_have_leases(
+    told: dict[str, Any],
+) -> None:
+    made = gateway(chromium_sandbox=True)
+    made.roster.replace(
+        {
+            "pools": {"chromium": told_of_pool(), "gone": told_of_pool(args=["--x"], **told)},
+            "workers": [{"id": "d0", "pool": "gone", "browserType": "chromium", "status": "draining"}],
+        }
+    )
+    policy = made.policy()
+    pool = policy.pool_of("d0")
+    assert [*policy.pools] == ["chromium"]
+    assert pool is not None
+    assert pool.options == {"headless": True, "args": ["--x"], "chromiumSandbox": True}
+
+
+def host_with_lease() -> Roster:
+    elsewhere = Roster()
+    workers = [{"id": "99", "pool": "there", "browserType": "chromium", "status": "available"}]
+    elsewhere.replace({"pools": {"there": told_of_pool()}, "workers": workers})
+    return elsewhere
+
+
+def test_so_is_the_pool_of_a_host_that_gets_no_clients() -> None:
+    made = gateway()
+    made.roster.not_offering = (host_with_lease(),)
+    assert "there" not in made.policy().pools
+    pool = made.policy().pool_of("99")
+    assert pool is not None
+    assert pool.name == "there"
+    assert made.roster.worker("99") is not None
+
+
+async def test_the_worker_of_a_lease_that_another_host_has_not_told_of_yet_is_looked_for_before_options_are_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Client()
+
+    async def host_of(worker_id: str) -> str:
+        client.gateway.roster.others = (host_with_lease(),)
+        client.gateway.roster_changed()
+        return f"the host of {worker_id}"
+
+    async def offer(_host: str, *offered: Any) -> float:
+        return await client.offer(*offered)
+
+    client.gateway.selector.queue.pools.return_value = []  # type: ignore[attr-defined]
+    client.gateway.forwarding = SimpleNamespace(host_of=host_of, offer=offer)  # type: ignore[assignment]
+    await client.comes("/lease/chromium/99/12.s", SLOW, monkeypatch=monkeypatch)
+    ((request, _),) = client.offers
+    assert request["own"]["options"] == {"slowMo": 50}
 
 
 @pytest.mark.parametrize(
@@ -381,6 +446,38 @@ async def test_a_browser_that_does_not_start_with_the_client_s_options_is_tried_
     sentence = "no browser started with the client's launch options (slowMo): no such proxy: chrome"
     assert (refused.value.status, refused.value.error, len(client.offers)) == (400, sentence, 1)
     assert client.gateway.selector.give_back.await_count == 1  # type: ignore[attr-defined]
+
+
+OWN_FULL = HandoffFailure(OfferRefusal.OWN_FULL, is_refusal=True, detail="all 2 are in use (MAX_OWN_BROWSERS)")
+FULL_SENTENCE = "no browser of its own started for this client: all 2 are in use (MAX_OWN_BROWSERS)"
+
+
+async def test_where_all_own_browsers_are_in_use_another_worker_is_tried_whatever_the_client_s_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Client(OWN_FULL)
+    not_taken = client.gateway.selector.not_taken
+    await client.comes("/", SLOW, monkeypatch=monkeypatch)
+    assert len(client.offers) == 2
+    (asked,) = not_taken.call_args_list  # type: ignore[attr-defined]
+    assert asked.args[1:] == ("c0", OfferRefusal.OWN_FULL)
+
+
+async def test_who_gets_no_other_worker_either_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(OWN_FULL)
+    in_vain = Refusal(503, "no slot came free", reason=RefusalReason.WAITED_TOO_LONG)
+    client.gateway.selector.queue.acquire.side_effect = ["c0", in_vain]  # type: ignore[attr-defined]
+    with pytest.raises(Refusal) as refused:
+        await client.comes("/", SLOW, monkeypatch=monkeypatch)
+    assert (refused.value.status, refused.value.error) == (503, FULL_SENTENCE)
+    assert "Retry-After" in dict(refused.value.headers)
+
+
+async def test_so_may_the_client_of_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(OWN_FULL)
+    with pytest.raises(Refusal) as refused:
+        await client.comes("/lease/chromium/c0/12.s", SLOW, monkeypatch=monkeypatch)
+    assert (refused.value.status, refused.value.error) == (503, FULL_SENTENCE)
 
 
 async def test_a_browser_that_does_not_start_as_its_pool_s_do_is_tried_elsewhere(

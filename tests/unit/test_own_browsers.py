@@ -152,6 +152,48 @@ def test_what_nobody_comes_for_is_ended_also_while_it_is_being_launched() -> Non
     assert places == 5
 
 
+def test_who_gives_up_leaves_its_line_and_holds_up_nobody_behind_it() -> None:
+    """Of those who wait for a place, for the next browser, and for the turn of a start."""
+    served, failed, begun, places = run("""
+        const source = sourceOf({ warm: 0, most: 6 });
+        const served = [], failed = [];
+        const ask = (id, options) => source.acquire(id, options).then(() => served.push(id), () => failed.push(id));
+        for (const id of ['a', 'b', 'c', 'd', 'start'])
+            ask(id, { slowMo: 1 });
+        for (const id of ['next', 'place', 'e'])
+            ask(id, {});
+        await settled();
+        for (const id of ['start', 'next', 'place'])
+            source.giveBack(id);
+        await settled();
+        const asked = [...failed].sort();
+        await launchAll();
+        source.close();
+        for (const id of ['a', 'b', 'c', 'd', 'e'])
+            source.release(source.take(id));
+        return [served, asked, started, source.places];
+    """)
+    assert served == ["a", "b", "c", "d", "e"]
+    assert failed == ["next", "place", "start"]
+    assert begun == 6  # those of the five, and one that is to be warm
+    assert places == 6
+
+
+def test_a_session_that_asks_again_gets_one_browser_however_often_it_has_given_up() -> None:
+    ends, places = run("""
+        const source = sourceOf({ warm: 0, most: 5 });
+        const first = source.acquire('a', { slowMo: 1 }).catch(() => {});
+        await settled();
+        source.giveBack('a');
+        const again = source.acquire('a', { slowMo: 1 });
+        await launchAll();
+        await Promise.all([first, again]);
+        return [ended, source.places];
+    """)
+    assert ends == [1]
+    assert places == 4
+
+
 def test_one_whose_browser_ends_is_replaced_and_given_to_nobody() -> None:
     taken, warm = run("""
         const source = sourceOf({ warm: 1, most: 5 });

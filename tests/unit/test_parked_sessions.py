@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import ProtocolError, encode
-from pwgrid.control.parking import FDS, ParkedSession
+from pwgrid.control.parked_session import FDS, ParkedSession
 from pwgrid.master import parked_sessions
 from pwgrid.master.parked_sessions import ParkedSessions
 

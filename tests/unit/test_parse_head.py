@@ -3,7 +3,7 @@
 import pytest
 
 from pwgrid.proxy.connect.first_bytes import parse_head
-from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.refusal import Refusal, RefusalReason
 
 HEAD = b"GET /?browser=chromium HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n%s\r\n"
 
@@ -69,4 +69,19 @@ def test_a_key_that_goes_on_in_the_next_line_is_no_whole_one() -> None:
 def test_what_is_no_head_of_an_upgrade_is_a_400(head: bytes, sentence: str) -> None:
     with pytest.raises(Refusal, match=sentence) as refused:
         parse_head(head)
-    assert refused.value.status == 400
+    assert (refused.value.status, refused.value.reason) == (400, RefusalReason.BAD_HANDSHAKE)
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        (b"http://grid:8080/?browser=chromium", "/?browser=chromium"),
+        (b"HTTPS://grid/a//b?c=http://d/", "/a//b?c=http://d/"),
+        (b"http://grid:8080", "/"),
+        (b"http://[::1]:8080?pool=a", "/?pool=a"),
+        (b"//grid/x", "//grid/x"),
+    ],
+)
+def test_the_whole_url_as_proxies_get_it_is_read_as_its_path(target: bytes, path: str) -> None:
+    head, _ = parse_head((HEAD % b"").replace(b"/?browser=chromium", target))
+    assert head.path == path

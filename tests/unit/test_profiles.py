@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import subprocess
+import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pwgrid.common.profiles import NotSaved, Profile, ProfileInUse, ProfileUse, TooManyProfiles
+from pwgrid.common.profile_names import NotSaved, Profile, ProfileInUse, ProfileUse, TooManyProfiles
 from pwgrid.profiles.paths import profiles_directory
 from pwgrid.profiles.store import ProfileStore
+from pwgrid.proxy.connect.profile_check import check_profile
 from pwgrid.proxy.policy.access import ANYBODY, Identity
 from pwgrid.proxy.policy.profile_request import asked_profile, in_use
 from pwgrid.proxy.policy.refusal import Refusal
@@ -119,12 +123,67 @@ def test_one_session_has_it_until_its_process_ends(store: ProfileStore) -> None:
 
 def test_one_that_is_being_saved_says_so(store: ProfileStore) -> None:
     store.take(SHOP, USE, os.getpid(), MOST)
-    ending = ProfileUse(USE.session, USE.since, is_ending=True)
-    store.ends(SHOP, ending, os.getpid())
-    assert store.use_of(SHOP) == ending
+    store.ends(SHOP, OTHER.session, os.getpid())  # not its own
+    assert store.use_of(SHOP) == USE
+    store.ends(SHOP, USE.session, os.getpid())
+    assert store.use_of(SHOP) == replace(USE, is_ending=True)
     store.let_go(SHOP, USE.session)
-    store.ends(SHOP, ending, os.getpid())  # heard late
+    store.ends(SHOP, USE.session, os.getpid())  # heard late
     assert store.use_of(SHOP) is None
+
+
+WORKER = """
+import asyncio, sys
+from pathlib import Path
+from types import SimpleNamespace
+from pwgrid.common.profile_names import Profile
+from pwgrid.settings.model import Settings
+from pwgrid.worker.holders import LiveSession
+from pwgrid.worker.profiles import SessionProfiles
+
+async def live(profiles_dir, directory, session_id, node):
+    settings = Settings(profiles="on", profiles_dir=profiles_dir)
+    profiles = SessionProfiles(SimpleNamespace(settings=settings, directory=directory, worker_id="w"))
+    session = LiveSession(session_id, client_fields={"name": "smoke", "run": "nightly"})
+    await profiles.take(session, Profile("ada", "shop"), int(node), float("inf"))
+    profiles.ends(session_id, int(node))
+    await profiles.settled()
+    print("ends", flush=True)
+    sys.stdin.read()
+
+asyncio.run(live(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]))
+"""
+
+
+async def test_who_waits_for_a_session_s_end_waits_on_where_its_worker_is_killed_before_it_has_saved(
+    store: ProfileStore, browser: Path, tmp_path: Path
+) -> None:
+    saved(store, browser)
+    settings = Settings(profiles="on", profiles_dir=str(store.directory))
+
+    async def next_client() -> None:
+        await check_profile(settings, SHOP)
+        store.unpack(SHOP, tmp_path / "again")
+
+    (tmp_path / "worker/own").mkdir(parents=True)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as node:
+        arguments = [str(store.directory), str(tmp_path / "worker"), USE.session, str(node.pid)]
+        with subprocess.Popen(
+            [sys.executable, "-c", WORKER, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as worker:
+            assert worker.stdout is not None
+            assert await asyncio.to_thread(worker.stdout.readline) == b"ends\n"
+            waits = asyncio.create_task(next_client())
+            await asyncio.sleep(0)
+            worker.kill()
+        with pytest.raises(ProfileInUse) as caught:
+            store.check(SHOP, MOST)
+        assert caught.value.use == replace(USE, since=caught.value.use.since, is_ending=True)
+        (browser / "Default/Cookies").write_bytes(b"who=eve")
+        await asyncio.to_thread(store.save, SHOP, USE.session, browser, 1)  # as its successor does
+        store.let_go(SHOP, USE.session)
+        await waits
+    assert content(tmp_path / "again") == {"Default/Cookies": b"who=eve"}
 
 
 @pytest.mark.parametrize("half", [b"", b"{", b'{"boot": 1}', b"[]"])

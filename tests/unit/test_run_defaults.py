@@ -2,6 +2,8 @@
 
 import os
 import signal
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,15 @@ from click.testing import CliRunner
 
 from pwgrid.cli import run
 from pwgrid.cli.main import main
-from pwgrid.cli.run import as_environment, closing_text, private_settings, readable_paths, slots_of_worker, usable_cores
+from pwgrid.cli.run import (
+    ReadyReport,
+    as_environment,
+    closing_text,
+    private_settings,
+    readable_paths,
+    slots_of_worker,
+    usable_cores,
+)
 from pwgrid.settings.load import load
 
 SERVERS_OWN = {
@@ -107,6 +117,37 @@ def test_the_closing_line_says_that_the_command_has_used_no_grid() -> None:
     assert closing_text(status, 812).endswith(said)
     status["clients"] = {"longestWaitS": 0.0, "refused": 1}
     assert not closing_text(status, 812).endswith(said)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"SSH-2.0-what\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+    ],
+)
+def test_a_grid_that_ends_in_the_middle_of_its_answer_fails_no_command(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "ask", lambda *_: {"host": {"peakMib": 812}})
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def serve() -> None:
+            with server.accept()[0] as client:
+                client.recv(65536)
+                client.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        here = f"127.0.0.1:{port}"
+        ready = ReadyReport(f"ws://{here}", f"ws://{here}", f"http://{here}", "", Path("/nowhere"), 1, port, None)
+        assert run.closing_line(ready).startswith("no figures of the sessions: ")
+        thread.join()
 
 
 def test_help_says_what_holds_for_the_command() -> None:

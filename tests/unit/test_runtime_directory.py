@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -13,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
@@ -29,7 +31,7 @@ from pwgrid.runtime.directory import (
     worker_dir,
 )
 from pwgrid.runtime.find_grids import find_running
-from pwgrid.runtime.process_identity import create_time
+from pwgrid.runtime.process_identity import KILL_S, create_time
 from tests.support.disk import nothing_can_be_written
 
 
@@ -130,6 +132,51 @@ def test_the_lock_holds_against_another_process_and_ends_with_its_holder(base: P
         assert [grid.endpoint for grid in find_running(str(base))] == ["ws://y:8080"]
 
 
+def test_nothing_of_a_living_grid_is_removed_for_its_age(base: Path, tmp_path: Path) -> None:
+    program = shutil.which("systemd-tmpfiles")
+    if program is None:
+        pytest.skip("there is no systemd-tmpfiles here")
+    rule = tmp_path / "rule"
+    rule.write_text(f"d {base.parent} - - - 1us\n")
+
+    def remove_what_is_old() -> None:
+        removed = subprocess.run([program, "--clean", rule], capture_output=True, text=True, check=False)
+        assert (removed.returncode, removed.stderr) == (0, "")
+
+    with RuntimeDir.create(str(base), 8080).locked("") as runtime:
+        worker = runtime.make_worker_dir("a1b2c3d4")
+        remove_what_is_old()
+        assert (worker / "tmp").exists()
+        runtime.keep()
+    remove_what_is_old()
+    assert not base.exists()
+
+
+def may_be_aged(path: Path) -> bool:
+    """What systemd-tmpfiles asks of each directory."""
+    code = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    asked = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
+    assert asked.returncode == 0 or "BlockingIOError" in asked.stderr
+    return asked.returncode == 0
+
+
+def test_a_master_keeps_its_directories_from_ageing_also_as_new_code(base: Path) -> None:
+    first = RuntimeDir.create(str(base), 8080)
+    with first.locked(""):
+        with RuntimeDir.create(str(base), 8081).locked(""):
+            assert not may_be_aged(base)
+        assert not may_be_aged(first.directory)
+        first.keep()
+        lock_fd = os.dup(first.lock_fd)
+    assert may_be_aged(base)
+    assert may_be_aged(first.directory)
+    again = RuntimeDir.create(str(base), 8080)
+    with again.locked("", lock_fd):
+        assert not may_be_aged(base)
+        assert not may_be_aged(again.directory)
+        again.remove_at_end()
+
+
 def test_what_a_former_run_left_is_removed_and_nothing_else(base: Path) -> None:
     left = base / "8080"
     (left / "w" / "a1b2c3d4" / "tmp").mkdir(parents=True, mode=0o700)
@@ -209,6 +256,35 @@ def test_the_last_child_of_a_dead_master_leaves_a_new_master_s_directory_alone(
             other_child.close()
             thread.join(10)
             assert (found, worker.exists(), lock.exists()) == ([None], True, True)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_new_master_waits_until_the_last_child_of_a_dead_one_has_ended_a_frozen_redis(
+    base: Path, monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    """The clock is one that goes on while somebody waits, and then alone."""
+    clock = [0.0]
+    runtime = RuntimeDir.create(str(base), 8080)
+    runtime.directory.mkdir(mode=0o700, parents=True)
+    base.chmod(0o700)
+    with (runtime.directory / "lock").open("w") as last_child:
+        fcntl.flock(last_child, fcntl.LOCK_EX)
+
+        def poll(wait_ms: float) -> None:
+            clock[0] += wait_ms / 1000
+            if ends and clock[0] >= directory.REDIS_S + KILL_S:
+                last_child.close()
+
+        waits = SimpleNamespace(poll=lambda: SimpleNamespace(poll=poll))
+        monkeypatch.setattr(directory, "select", waits)
+        monkeypatch.setattr(directory, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+        if ends:
+            with runtime.locked(""):
+                pass
+        else:
+            with pytest.raises(AlreadyRunning) as refused, runtime.locked(""):
+                pass
+            assert refused.value.pid is None
 
 
 def test_a_reused_pid_is_no_running_grid(base: Path) -> None:

@@ -29,6 +29,7 @@ def master_with(in_file: int) -> Any:
         _proxies=SimpleNamespace(current=SimpleNamespace(listeners=())),
         _control=SimpleNamespace(fd=0),
         _reports=SimpleNamespace(started_at=0.0, is_ready=False),
+        _reload=SimpleNamespace(answer_all=lambda: None),
         _signals=None,
         _is_nohup=False,
         _watchdog_s=None,

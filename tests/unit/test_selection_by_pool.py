@@ -237,6 +237,19 @@ async def test_while_redis_takes_no_writes_the_grid_is_as_ready_as_its_roster_an
     assert await readiness.verdict() == Verdict(nobody.not_ready())
 
 
+@pytest.mark.parametrize("own", [{}, {"appc": told_of_pool(wanted=0, removed=True)}])
+async def test_a_pool_that_only_another_host_offers_is_short_of_what_that_host_says(own: dict[str, Any]) -> None:
+    made, other = roster(), Roster()
+    other.replace({"pools": {"appc": told_of_pool(available=0, reason="no display")}})
+    made.replace({"pools": {**POOLS, **own}, "workers": WORKERS, "hostGuard": "this host is short of memory"})
+    made.others = (other,)
+    readiness = Readiness(Settings(), made, cast(Registry, None))  # what Redis has of this host tells nothing of it
+    assert await readiness.shortage("appc") == "no appc worker is available: no display"
+    assert await readiness.shortage("appa") == "this host is short of memory"
+    made.host_guard, made.others = None, ()
+    assert await readiness.shortage("appc") == "there is no pool appc any more"
+
+
 async def test_clients_that_have_waited_in_vain_at_the_same_time_share_a_look_at_redis() -> None:
     looks: list[asyncio.Future[RegistrySnapshot]] = []
 

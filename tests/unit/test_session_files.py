@@ -1,11 +1,17 @@
-"""Files of sessions that have ended: how long they are kept, and how many."""
+"""Files of sessions that have ended: how long they are kept, and how many; what is said where they cannot be read."""
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from pwgrid.proxy import session_files
+from pwgrid.proxy.api.file_download import download, listed
+from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.session_files import SessionFiles
+from tests.support.descriptors import no_descriptor_is_free
 
 NOW = 1_000_000.0
 
@@ -83,3 +89,48 @@ def test_a_directory_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "w/0123abcd/files/a").symlink_to("0" * 32)
     (tmp_path / "w/0123abcd/sessions" / ("0" * 32)).symlink_to("/etc")
     assert SessionFiles(tmp_path, 60, 1000).listed("0123abcd", "a") == []
+
+
+# While this process can open nothing more
+
+
+async def refused(asked: object) -> int:
+    with pytest.raises(Refusal) as caught:
+        await asked  # type: ignore[misc]
+    return caught.value.status
+
+
+async def test_files_that_cannot_be_read_now_are_not_said_to_be_none(tmp_path: Path) -> None:
+    keep(tmp_path, "a", 10, 0)
+    live = tmp_path / "w/0123abcd"
+    (live / "files").mkdir(parents=True)
+    (live / "files/b").symlink_to("0" * 32)
+    (live / "sessions" / ("0" * 32)).mkdir(parents=True)
+    (live / "sessions" / ("0" * 32) / "x.txt").touch()
+    files = SessionFiles(tmp_path, 60, 1000)
+    for session in ("a", "b"):
+        one = ("0123abcd", session)
+        await listed(files, *one)  # a thread that is started now would need a descriptor
+        with no_descriptor_is_free():
+            statuses = [await refused(listed(files, *one)), await refused(download(files, *one, "x.txt"))]
+        assert statuses == [503, 503]
+        assert [each.name for each in await listed(files, *one)] == ["x.txt"]
+    for name in ("none", "x" * 300):
+        assert await refused(download(files, "0123abcd", "a", name)) == 404
+
+
+async def test_what_is_kept_is_removed_once_a_directory_can_be_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_files, "_INTERVAL_S", 0.01)
+    keep(tmp_path, "a", 10, 0)
+    await asyncio.to_thread(os.getpid)
+    async with asyncio.timeout(30):
+        with capture_logs() as logs, no_descriptor_is_free():
+            removing = asyncio.create_task(SessionFiles(tmp_path, 60, 1000).keep_removing())
+            while not logs and not removing.done():
+                await asyncio.sleep(0.01)
+        while left(tmp_path) and not removing.done():
+            await asyncio.sleep(0.01)
+    removing.cancel()
+    assert (logs[0]["event"], left(tmp_path)) == ("session_files_not_removed", [])

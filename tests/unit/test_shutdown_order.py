@@ -10,12 +10,12 @@ from pwgrid.master.shutdown_order import SECOND_SIGNAL_AFTER_S, Shutdown, Step
 def test_what_others_use_ends_after_them() -> None:
     shutdown = Shutdown()
     assert shutdown.ask(10.0)
-    steps = (Step.WORKERS_GONE, Step.PROXY_GONE, Step.FORWARDER_GONE, Step.REDIS_GONE)
+    steps = (Step.WORKERS_GONE, Step.PROXY_GONE, Step.FORWARDER_GONE, Step.TLS_GONE, Step.REDIS_GONE)
     walk = [shutdown.phase] + [shutdown.step(step) for step in steps]
-    assert [phase.value for phase in walk] == ["workers", "proxy", "forwarder", "redis", "done"]
+    assert [phase.value for phase in walk] == ["workers", "proxy", "forwarder", "tls", "redis", "done"]
 
 
-@pytest.mark.parametrize("step", [Step.PROXY_GONE, Step.FORWARDER_GONE, Step.REDIS_GONE])
+@pytest.mark.parametrize("step", [Step.PROXY_GONE, Step.FORWARDER_GONE, Step.TLS_GONE, Step.REDIS_GONE])
 def test_nothing_is_skipped(step: Step) -> None:
     shutdown = Shutdown()
     shutdown.ask(10.0)

@@ -14,6 +14,7 @@ from pwgrid.common.proxy_protocol import line_of
 from pwgrid.tls import door as door_module
 from pwgrid.tls.door import TlsDoor
 from pwgrid.tls.files import CertificateFiles
+from tests.support.descriptors import no_descriptor_is_free
 from tests.support.https_server import CERTIFICATES
 from tests.support.tls import SERVER, trusting
 
@@ -91,6 +92,21 @@ def test_a_pair_that_does_not_fit_is_told_of_once(tmp_path: Path) -> None:
         assert files.problem is None
         assert files.context is not before
         assert [each["event"] for each in told] == ["certificate_not_taken", "certificate_taken"]
+
+
+def test_a_pair_that_could_not_be_read_when_it_came_is_taken_later(tmp_path: Path) -> None:
+    both = tmp_path / "both.pem"
+    both.write_bytes(SERVER.read_bytes())
+    files = CertificateFiles(str(both), str(both))
+    before = files.context
+    both.write_bytes((CERTIFICATES / "client.pem").read_bytes())
+    with no_descriptor_is_free():
+        files.look()
+    assert files.context is before
+    assert "Too many open files" in (files.problem or "")
+    files.look()
+    assert files.problem is None
+    assert files.context is not before
 
 
 async def test_who_says_nothing_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

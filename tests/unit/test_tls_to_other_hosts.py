@@ -6,10 +6,12 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pwgrid.common.certificate import client_context, server_context
+from pwgrid.common.connect_tcp import connect_tcp
 from pwgrid.common.tls_process_lines import target_line
 from pwgrid.tls import to_other_hosts as to_other_hosts_module
 from pwgrid.tls.to_other_hosts import ToOtherHosts
@@ -136,13 +138,12 @@ async def test_what_the_kernel_does_not_take_is_copied(ciphers: str, tmp_path: P
 async def test_a_host_that_is_not_trusted_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     connects = 0
 
-    async def connect(to_other_hosts: ToOtherHosts, host: str, port: int) -> socket.socket:
+    async def connect(*target: Any) -> socket.socket:
         nonlocal connects
         connects += 1
-        return await by_tcp(to_other_hosts, host, port)
+        return await connect_tcp(*target)
 
-    by_tcp = ToOtherHosts._connect
-    monkeypatch.setattr(ToOtherHosts, "_connect", connect)
+    monkeypatch.setattr(to_other_hosts_module, "connect_tcp", connect)
     stranger = kernel_context(authority=SERVER.with_name("client.pem"))
     async with host(is_encrypted=True) as port, opened(tmp_path, kernel_context=stranger) as path:
         found = await answer(path, target_line("127.0.0.1", port))

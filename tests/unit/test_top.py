@@ -17,7 +17,7 @@ from pwgrid.cli.top.key_actions import Mode, Pane, Request, State, press, rows
 from pwgrid.cli.top.snapshot import Event, Snapshot, events
 from pwgrid.cli.top.terminal import Keys, Terminal
 from pwgrid.cli.top.whole_grid import whole_status
-from pwgrid.registry.hosts import HostRecord, HostsFound
+from pwgrid.registry.host_records import HostRecord, HostsFound
 from pwgrid.registry.records import RegistrySnapshot, WorkerRecord
 from pwgrid.runtime.find_grids import RunningGrid
 from tests.support.state_frames import told_of_pool

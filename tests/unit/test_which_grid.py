@@ -1,6 +1,7 @@
 """Every command asks the grid that the environment names, where several run: there is one resolution for all."""
 
 import contextlib
+import json
 import os
 import socket
 import tempfile
@@ -15,7 +16,9 @@ from click.testing import CliRunner
 
 from pwgrid.cli.main import Unloaded, main
 from pwgrid.cli.top.app import Watcher
+from pwgrid.runtime.child_files import ChildState
 from pwgrid.runtime.directory import RuntimeDir
+from pwgrid.runtime.process_identity import create_time
 
 PORTS = (9001, 9002)
 
@@ -148,3 +151,23 @@ def test_a_grid_that_is_not_there_is_told_with_what_has_named_it(bases: dict[int
     assert "here on port 9009 of PWGRID_PORT (looked in " in output("status", PWGRID_PORT="9009")
     assert "here on port 9009 of PWGRID_WS_ENDPOINT (" in output("status", PWGRID_WS_ENDPOINT="ws://h:9009")
     assert "here on port 9009 (looked in " in output("status", "--port", "9009", PWGRID_PORT="9001")
+
+
+@pytest.mark.parametrize("command", sorted(ASKING.keys() - {"logs", "status", "stop"}))
+def test_a_grid_whose_master_is_gone_is_not_taken_for_none(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next master reads what this one has read: nothing is shown of, or written to, the default place meanwhile."""
+    runtime = tmp_path / "grids" / "9009"
+    (runtime / "proxy").mkdir(parents=True)
+    gone = {"pid": os.getpid(), "createTime": 1.0, "endpoint": "ws://127.0.0.1:9009"}
+    (runtime / "lock").write_text(json.dumps(gone))
+    since = create_time(os.getpid()) or 0.0
+    ChildState("proxy", "1", os.getpid(), since, "", "", "", 1.0, 1.0).write(runtime)
+    monkeypatch.setattr("pwgrid.settings.load.find_tokens_file", lambda *_: tmp_path / "tokens.json")
+    monkeypatch.delenv("PWGRID_CONFIG", raising=False)
+    monkeypatch.setattr("pwgrid.runtime.directory.default_base", lambda: runtime.parent)
+    monkeypatch.setattr("pwgrid.runtime.find_grids.default_base", lambda: runtime.parent)
+    said = output(command, *ASKING[command], HOME=str(tmp_path))
+    assert said.startswith("pwgrid: the grid on port 9009 has no master: it died; ")
+    assert not (tmp_path / "tokens.json").exists()

@@ -5,7 +5,10 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import socket
+import subprocess
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,15 +17,20 @@ from typing import Any, cast
 
 import pytest
 
+from pwgrid.common.errors import BrowserServerGone
+from pwgrid.common.launch_failure import BrowserLate, BrowserLaunchError
+from pwgrid.common.profile_names import Profile, ProfileUse
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.common.types import Isolation, Protocol
 from pwgrid.common.worker_lifecycle import WorkerStatus
+from pwgrid.profiles.store import ProfileStore
+from pwgrid.registry.records import PROFILE
 from pwgrid.tokens.file import changing
 from pwgrid.tokens.tokens import Role, make
 from pwgrid.worker import sessions as module
 from pwgrid.worker.admission import Admission
 from pwgrid.worker.handoff_server import HandoffServer
-from pwgrid.worker.holders import End, Lease, LiveSession, OfferedClient, OwnBrowser, SessionClosed
+from pwgrid.worker.holders import End, Lease, LiveSession, OfferedClient, OwnBrowser, ProfileCopy, SessionClosed
 from pwgrid.worker.leases import digest_of
 from pwgrid.worker.slots import Slots
 
@@ -40,12 +48,12 @@ class Worker:
         self.told = asyncio.Event()
         self.slots = Slots(100)
         self.pid, self.profiles = os.getpid(), dict[str, Any]()
-        settings = SimpleNamespace(borrow_reconnect_grace=0.0, profiles="off")
+        settings = SimpleNamespace(borrow_reconnect_grace=0.0, profiles="off", max_concurrent_sessions=100)
         boot: Any = SimpleNamespace(
             directory=directory,
             worker_id="w",
             settings=settings,
-            pool=SimpleNamespace(isolation=Isolation.CONTEXT),
+            pool=SimpleNamespace(isolation=Isolation.CONTEXT, max_own_browsers=0),
             adopt_node_pid=None,
             tokens_file=self.tokens_file,
         )
@@ -240,16 +248,49 @@ def asking_for_own_browser(worker: Worker, heard: Callable[[bytes], None]) -> It
 
 async def refusal_of_own_browser(worker: Worker) -> str:
     """Why such a client gets none."""
+    return str((await answer_to_own_browser(worker))["refused"])
+
+
+async def answer_to_own_browser(worker: Worker) -> dict[str, Any]:
+    """What the proxy of such a client hears in the end."""
     refused = asyncio.get_running_loop().create_future()
 
     def heard(packet: bytes) -> None:
         if "refused" in (said := json.loads(packet)):
-            refused.set_result(said["refused"])
+            refused.set_result(said)
 
     with asking_for_own_browser(worker, heard):
         async with asyncio.timeout(BOUND_S):
-            found: str = await refused
+            found: dict[str, Any] = await refused
     return found
+
+
+@pytest.mark.parametrize(
+    ("in_use", "error", "reason", "detail"),
+    [
+        (2, BrowserLate("late"), OfferRefusal.OWN_FULL, "all 2 of its worker are in use (MAX_OWN_BROWSERS)"),
+        (1, BrowserLate("late"), OfferRefusal.NOT_LAUNCHED, "late"),
+        (2, BrowserLaunchError("no such channel"), OfferRefusal.NOT_LAUNCHED, "no such channel"),
+    ],
+)
+async def test_who_waited_in_vain_for_an_own_browser_to_end_hears_that_and_not_that_its_own_did_not_start(
+    worker: Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    in_use: int,
+    error: BrowserLaunchError,
+    reason: OfferRefusal,
+    detail: str,
+) -> None:
+    async def acquire(*_: object) -> None:
+        raise error
+
+    worker.sessions._boot.pool.max_own_browsers = 2  # type: ignore[misc]
+    for number in range(in_use):
+        worker.slots.admit(LiveSession(f"has{number}", "c:1", own=OwnBrowser(math.inf)))
+    monkeypatch.setattr(worker, "acquire", acquire)
+    answer = await answer_to_own_browser(worker)
+    assert (answer["refused"], answer["detail"]) == (reason, detail)
+    assert worker.slots.taken == in_use
 
 
 @pytest.mark.parametrize("has_begun", [False, True])
@@ -263,6 +304,40 @@ async def test_a_client_that_waits_for_its_own_browser_is_answered_when_its_work
             await worker.sessions.cut(Reason(EndReason.WORKER_STOPPED), None)
     # What it first hears is that it waits.
     assert worker.done == ["answer a", *(["acquire a"] * has_begun), "give back a", "answer a"]
+    assert worker.slots.taken == 0
+
+
+async def test_a_client_that_waits_for_its_own_browser_may_go_elsewhere_when_the_browser_server_is_gone(
+    worker: Worker,
+) -> None:
+    heard: list[dict[str, Any]] = []
+    await worker.serve("served")
+    with asking_for_own_browser(worker, lambda packet: heard.append(json.loads(packet))):
+        await asyncio.sleep(0)
+        worker.admission.all_ended("browser", EndReason.BROWSER_SERVER_LOST)
+    assert heard[-1]["refused"] == OfferRefusal.GONE
+    assert [each for each in worker.done if each.startswith("end")] == ["end served"]
+    assert worker.slots.taken == 0
+
+
+async def test_a_client_on_its_way_to_a_browser_server_that_hangs_is_no_session_and_may_go_elsewhere(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[dict[str, Any]] = []
+    on_its_way = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(worker, "hand_over", lambda _client: on_its_way)
+    with socket.socket() as sock:
+        session = LiveSession("a", "c:1")
+        worker.slots.admit(session)
+        worker.sessions.serve(
+            OfferedClient(session, math.inf, {}, "", "", sock, lambda packet: heard.append(json.loads(packet)))
+        )
+        worker.admission.all_ended("grid", EndReason.HUNG)
+        assert heard == []  # it may still get there
+        on_its_way.set_exception(BrowserServerGone())
+        await asyncio.sleep(0)
+    assert [each["refused"] for each in heard] == [OfferRefusal.GONE]
+    assert worker.done == []
     assert worker.slots.taken == 0
 
 
@@ -383,6 +458,68 @@ async def test_a_successor_knows_the_lease_of_each_session_also_of_one_that_is_o
     for closed in (SessionClosed("a", 1, 1, end, "l1"), SessionClosed("before", 1, 1, end, "l1")):
         worker.sessions.ended(closed)
     assert over == [("a", "l1", end), ("before", "l1", end)]
+
+
+@pytest.mark.parametrize("lease_id", ["", "l1"], ids=["of a session", "of a lease"])
+async def test_a_profile_that_is_being_saved_is_in_use_though_its_browser_server_has_ended(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lease_id: str
+) -> None:
+    """Also where the session's end has begun under this worker's predecessor, whose browser server told that."""
+    profile, holder, may_save = Profile("", "shop"), f"w-{lease_id}" if lease_id else "a", threading.Event()
+    settings = worker.sessions.profiles._settings
+    settings.profiles_dir, settings.profile_max_mib = str(tmp_path / "profiles"), 1
+    store, copy = ProfileStore(tmp_path / "profiles"), ProfileCopy(profile, tmp_path / "copy")
+    monkeypatch.setattr(ProfileStore, "save", lambda *_: may_save.wait(BOUND_S))
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as node:
+        worker.pid, worker.profiles = node.pid, {"a": copy}
+        store.take(profile, ProfileUse(holder, 0.0), node.pid, 1)
+        if lease_id:
+            fields = {PROFILE: "shop"}
+            worker.slots.hold(Lease(lease_id, client_fields=fields, digest="", expires_at=0.0, connected="a"))
+        worker.sessions.adopt(cast("Any", worker), {"a": {"lease": lease_id} if lease_id else {}})
+        end = End("grid", Reason(EndReason.WORKER_STOPPED))
+        worker.admission.leases.cut(end)
+        worker.sessions.ended(SessionClosed("a", 1, 1, end, lease_id, copy, is_in_order=True))
+        await worker.sessions.profiles.settled()
+    try:
+        assert store.use_of(profile) == ProfileUse(holder, 0.0, is_ending=True)
+        assert worker.admission.has_profiles
+    finally:
+        may_save.set()
+    await worker.sessions.profiles_saved()
+    assert store.use_of(profile) is None
+    assert not worker.admission.has_profiles
+
+
+async def test_half_a_copy_is_saved_by_no_successor(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker may be killed while it removes a copy that it has saved."""
+    copy, removed = tmp_path / "own/profile-a", list[bool]()
+    worker.sessions.profiles._settings.profiles_dir = str(tmp_path / "profiles")
+    copy.mkdir(parents=True)
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: removed.append(copy.exists()))
+    await worker.sessions.profiles._let_go(Profile("", "shop"), "a", copy)
+    assert removed
+    assert not any(removed)
+
+
+async def test_a_profile_is_told_of_when_it_is_taken(worker: Worker, tmp_path: Path) -> None:
+    """So the master knows what its worker has to save before it may ask that to end."""
+    settings, told = worker.sessions.profiles._settings, list[bool]()
+    settings.profiles_dir, settings.profiles_max = str(tmp_path / "profiles"), 2
+    worker.sessions.profiles.on_taken = lambda: told.append(worker.admission.has_profiles)
+    (tmp_path / "own").mkdir()
+    assert not worker.admission.has_profiles
+    await worker.sessions.profiles.take(LiveSession("a"), Profile("", "shop"), os.getpid(), math.inf)
+    worker.sessions.profiles.drop("a")
+    lease = Lease("l1", client_fields={PROFILE: "other"}, digest="", expires_at=0.0)
+    worker.slots.hold(lease)
+    await worker.sessions.profiles.take_for_lease(lease, Profile("", "other"), os.getpid())
+    assert told == [True, True]
+    worker.slots.free("l1")
+    assert not worker.admission.has_profiles
+    await worker.sessions.profiles_saved()
 
 
 async def test_a_proxy_ends_a_session_that_is_there_and_hears_of_one_that_is_not(worker: Worker) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from pwgrid.master.policy.worker_state_machine import (
     DRAIN_NOW_S,
     LAUNCH_GRACE_S,
     PHASES,
+    PROFILES_S,
     REPEATED,
     SERVE_GRACE_S,
     Action,
@@ -27,9 +29,11 @@ from pwgrid.master.policy.worker_state_machine import (
     WorkerLife,
 )
 from pwgrid.settings.model import Settings
+from pwgrid.worker.browser.launch import LAUNCHER
 from pwgrid.worker.main import STOP_S
+from pwgrid.worker.profiles import COPY_S
 from pwgrid.worker.registry_sync import SETTLE_S
-from pwgrid.worker.sessions import CLOSE_GRACE_S
+from pwgrid.worker.sessions import CLOSE_GRACE_S, PROFILE_GRACE_S
 
 S, E, P, PE, W = WorkerStatus, WorkerEvent, Phase, PhaseEvent, Purpose
 SETTINGS = Settings.model_construct(launch_timeout=30.0, drain_timeout=100.0, recycle_drain_timeout=5000.0)
@@ -396,12 +400,20 @@ def test_an_adopted_worker_is_where_it_says_it_is(was: str, told: object, now: s
 @pytest.mark.parametrize("written", ["draining", "stopped", "lost", "", "nonsense"])
 def test_one_that_was_on_its_way_out_still_is(written: str) -> None:
     worker = adopted(written)
-    assert (worker.status, worker.purpose, worker.drain_by) == (S.DRAINING, W.RECYCLE, NOW + 5000.0 + DRAIN_GRACE_S)
+    assert (worker.status, worker.purpose, worker.sessions_until) == (S.DRAINING, W.RECYCLE, NOW + 5000.0)
+    assert worker.drain_by == NOW + 5000.0 + DRAIN_GRACE_S + PROFILES_S  # it may have some, as far as is known
+
+
+@pytest.mark.parametrize(
+    ("wanted", "purpose"), [(W.SPARE, W.RECYCLE), (W.RECYCLE, W.RECYCLE), (W.END, W.END), (W.END_NOW, W.END_NOW)]
+)
+def test_of_one_that_was_on_its_way_out_no_less_is_wanted(wanted: Purpose, purpose: Purpose) -> None:
+    assert adopted("draining", wanted).purpose is purpose
 
 
 def test_one_that_was_on_its_way_out_has_the_time_that_was_written_down_for_it() -> None:
     worker = WorkerLife.adopted("draining", W.SERVE, NOW, SETTINGS, NOW + 3.0)
-    assert (worker.sessions_until, worker.drain_by) == (NOW + 3.0, NOW + 3.0 + DRAIN_GRACE_S)
+    assert (worker.sessions_until, worker.drain_by) == (NOW + 3.0, NOW + 3.0 + DRAIN_GRACE_S + PROFILES_S)
 
 
 @pytest.mark.parametrize(
@@ -454,6 +466,21 @@ def test_a_worker_has_time_for_its_own_orderly_end() -> None:
     browser_s = STOP_S * 0.7  # what the browser server is given of STOP_S, before it is killed
     assert CLOSE_GRACE_S + browser_s <= DRAIN_NOW_S
     assert DRAIN_GRACE_S >= CLOSE_GRACE_S + STOP_S + SETTLE_S + CLOSE_S
+
+
+def test_a_worker_with_profiles_has_time_to_save_them() -> None:
+    """A browser writes its own, then the worker copies it, and ends as ever."""
+    (write_ms,) = re.findall(
+        r"^const WRITE_MS = ([\d_]+);", (LAUNCHER.parent / "units/unit.cjs").read_text(), re.MULTILINE
+    )
+    write_s = int(write_ms) / 1000
+    assert CLOSE_GRACE_S + write_s == PROFILE_GRACE_S
+    assert write_s + COPY_S <= PROFILES_S
+    for purpose, drain_s, grace_s in ((W.END, 100.0, DRAIN_GRACE_S), (W.END_NOW, 0.0, DRAIN_NOW_S)):
+        worker = life(S.AVAILABLE)
+        worker.has_profiles = True
+        worker.drain(purpose, "because", NOW, SETTINGS)
+        assert worker.drain_by == NOW + drain_s + grace_s + PROFILES_S
 
 
 def test_one_that_does_not_come_back_is_given_up_like_any_other() -> None:

@@ -33,7 +33,7 @@ from pwgrid.runtime.find_grids import (
 from pwgrid.settings.environment_variables import set_variables
 
 if TYPE_CHECKING:
-    from pwgrid.registry.hosts import HostsFound
+    from pwgrid.registry.host_records import HostsFound
     from pwgrid.registry.records import RegistrySnapshot
 
 REPLY_TIMEOUT_S: Final = 5.0
@@ -155,15 +155,17 @@ def ask(
             packet = control.recv(_REPLY_BYTES)
         except OSError as error:
             raise GridError(f"the master (pid {grid.pid}) does not answer: {error}") from None
+    if not packet:
+        raise GridError(f"the master (pid {grid.pid}) gave no answer: it has ended, or runs new code by now")
     try:
-        answer = orjson.loads(packet or b"{}")
+        answer = orjson.loads(packet)
         if answer.get("t") == "reply":
             reply: dict[str, Any] = answer["data"]
             return reply
-        refusal = answer.get("error")
+        refusal = answer["error"]
     except (ValueError, KeyError, AttributeError) as error:  # it is cut, or of something else
         raise GridError(f"the answer of the master (pid {grid.pid}) makes no sense: {error!r:.200}") from None
-    raise Refused(refusal or f"the master (pid {grid.pid}) gave no answer")
+    raise Refused(refusal)
 
 
 def _check_peer(control: socket.socket, directory: Path) -> None:
@@ -203,7 +205,7 @@ def add_registry(
     """Puts into a master's status what only the registry knows: the exact counters, where the master's own are a few
     seconds old; why Redis is of no use; whether the grid can serve, as /health/ready says it, and what is wrong with
     this host. `others` are the hosts that form one grid, if there are any."""
-    from pwgrid.registry.hosts import NAME_TAKEN  # takes a while to import, as redis-py does
+    from pwgrid.registry.host_records import NAME_TAKEN  # takes a while to import, as redis-py does
     from pwgrid.registry.selectable_workers import can_serve
 
     if isinstance(registry, RegistryUnavailable):

@@ -10,14 +10,18 @@ import orjson
 
 from pwgrid.cli.ask_grid import ask, redis_of
 from pwgrid.common.certificate import client_context
-from pwgrid.common.errors import GridError, Refused
+from pwgrid.common.errors import GridError, Refused, RegistryUnavailable
 from pwgrid.proxy.policy.forward_message import PATH
 from pwgrid.registry import blocking_reads
-from pwgrid.registry.hosts import HostRecord
+from pwgrid.registry.host_records import HostRecord
 from pwgrid.runtime.find_grids import RunningGrid
 
 ANSWER_S: Final = 5.0
 """How long another host may take for an answer."""
+
+
+class HostSilent(GridError):
+    """That host's proxy may have taken what it was asked, and has not answered: it may have done it, or do it yet."""
 
 
 def other_hosts(grid: RunningGrid, own: str) -> Iterator[HostRecord]:
@@ -29,9 +33,10 @@ def other_hosts(grid: RunningGrid, own: str) -> Iterator[HostRecord]:
 
 
 def ask_host(grid: RunningGrid, host: HostRecord, question: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what another host's proxy answers. Raises Refused with its sentence; GridError where it does not answer,
-    and RegistryUnavailable."""
-    forward_id = blocking_reads.leave_forward(*redis_of(grid), question)
+    """Returns what another host's proxy answers. Raises Refused with its sentence; GridError where it does not answer
+    and will not do it, else HostSilent; RegistryUnavailable."""
+    redis = redis_of(grid)
+    forward_id = blocking_reads.leave_forward(*redis, question)
     connection = _connection(grid, host)
     try:
         connection.request("POST", f"{PATH}{forward_id}")
@@ -42,10 +47,22 @@ def ask_host(grid: RunningGrid, host: HostRecord, question: Mapping[str, Any]) -
         if (refused := answer.get("refused")) is not None:
             raise Refused(str(refused))
     except (OSError, HTTPException, ValueError, KeyError, AttributeError) as error:
-        raise GridError(f"host {host.name} does not answer: {error}") from None
+        connection.close()
+        if _is_taken_back(redis, forward_id):
+            raise GridError(f"host {host.name} does not answer: {error}") from None
+        raise HostSilent(
+            f"host {host.name} does not answer, and may have been asked: look before you repeat it: {error}"
+        ) from None
     finally:
         connection.close()
     return dict(answer)
+
+
+def _is_taken_back(redis: tuple[str, str], forward_id: str) -> bool:
+    try:
+        return blocking_reads.take_back_forward(*redis, forward_id)
+    except RegistryUnavailable:
+        return False
 
 
 def _connection(grid: RunningGrid, host: HostRecord) -> HTTPConnection:

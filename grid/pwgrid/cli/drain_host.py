@@ -15,7 +15,7 @@ from pwgrid.cli.progress import watching
 from pwgrid.common.errors import GridError
 from pwgrid.common.wording import counted, listed
 from pwgrid.registry import blocking_reads
-from pwgrid.registry.hosts import HostsFound
+from pwgrid.registry.host_records import HostsFound
 from pwgrid.runtime.find_grids import RunningGrid
 
 HEARD_S: Final = 5.0
@@ -47,7 +47,7 @@ def drain_host(grid: RunningGrid, named: str, *, is_undone: bool, wait: bool, as
             if record is None or (not left and time.monotonic() >= heard_by):
                 break
         shown.end(name)
-        shown.line(f"{name}: no session left: pwgrid stop ends it there")
+        shown.line(f"{name}: no session left: it may be stopped now")
     if as_json:
         say({"host": name, "drained": True, "sessions": 0}, "", as_json=True)
     sys.exit(exit_codes.DONE)

@@ -15,8 +15,12 @@ from pwgrid.common.errors import GridError
 if TYPE_CHECKING:
     from pwgrid.settings.model import Setting
 
-PRIVATE = {"redis_url": "", "redis_host": "", "tls_cert": "", "tls_key": "", "tls_ca": ""}
-"""Flags for a grid of one command, whatever a file says: its Redis is its own, and its clients are on this host."""
+PRIVATE = {
+    **{"redis_url": "", "redis_host": "", "tls_cert": "", "tls_key": "", "tls_ca": ""},
+    **{"advertised_url": "", "advertised_host": ""},
+}
+"""Flags for a grid of one command, whatever a file says: its Redis is its own, and its clients are on this host, where
+no address that a server advertises may lead them to that server."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -44,6 +48,12 @@ GRID_OPTIONS: tuple[Any, ...] = (
     click.option("--port", type=int, help="The grid's port, if several grids run on this host."),
     click.option("--runtime-dir", help="Base of its runtime directory, if not the default."),
 )
+
+
+def as_private(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """These flags for a grid of one command. A server's file or environment does not open it to other hosts; a flag
+    may."""
+    return {**flags, "host": flags.get("host") or "127.0.0.1", **PRIVATE}
 
 
 def with_options(options: tuple[Any, ...]) -> Callable[[Command], Command]:

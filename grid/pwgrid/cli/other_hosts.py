@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pwgrid.registry.hosts import HostRecord, HostsFound
+from pwgrid.registry.host_records import HostRecord, HostsFound
 from pwgrid.registry.records import RegistrySnapshot
 
 

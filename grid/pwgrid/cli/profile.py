@@ -11,10 +11,10 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from pwgrid.cli import output
-from pwgrid.cli.ask_grid import ask, find_grid
+from pwgrid.cli.ask_grid import WithoutMasterError, ask, find_grid
 from pwgrid.cli.options import GRID_OPTIONS, with_json, with_options
 from pwgrid.common.errors import GridError, NoGridError
-from pwgrid.common.profiles import NAME, Profile, ProfileInUse
+from pwgrid.common.profile_names import NAME, Profile, ProfileInUse
 from pwgrid.common.wording import counted
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ def store(config_file: Path | None, port: int | None, runtime_dir: str | None) -
     if config_file is None:
         try:
             return ProfileStore(Path(ask(find_grid(port, runtime_dir), "profiles")["directory"]))
+        except WithoutMasterError:  # it has profiles where only its master can tell
+            raise
         except NoGridError:
             if port is not None or runtime_dir is not None:
                 raise

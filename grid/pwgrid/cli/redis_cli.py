@@ -12,7 +12,7 @@ from pwgrid.cli.ask_grid import REPLY_TIMEOUT_S, ask, find_grid
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def redis_cli(arguments: tuple[str, ...]) -> None:
     """Runs redis-cli on the grid's Redis. PWGRID_PORT names the grid where several run."""
-    from pwgrid.registry.embedded_redis import find_redis_cli
+    from pwgrid.registry.embedded_redis_config import find_redis_cli
     from pwgrid.registry.open_redis import redis_cli_arguments
 
     grid = find_grid(None, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import http.client
 import os
 import shlex
 import shutil
@@ -25,7 +26,7 @@ from pydantic import TypeAdapter
 from pwgrid.cli import exit_codes
 from pwgrid.cli.ask_grid import ask
 from pwgrid.cli.external_redis import without_application_redis
-from pwgrid.cli.options import FLAGS, PRIVATE, Configured, as_arguments
+from pwgrid.cli.options import FLAGS, PRIVATE, Configured, as_arguments, as_private
 from pwgrid.cli.run_command_guard import MARK_VARIABLE
 from pwgrid.common.errors import GridError
 from pwgrid.master.memory_readings import (
@@ -100,7 +101,7 @@ def run(config_file: Path | None, command: tuple[str, ...], **flags: Any) -> Non
 
     flags["port"] = flags["port"] or 0
     environment = without_application_redis()
-    loaded = load(config_file, environment, flags | PRIVATE, private=True)  # complains here, not in the child
+    loaded = load(config_file, environment, as_private(flags), private=True)  # complains here, not in the child
     environment |= as_environment(private_settings(loaded))
     environment |= as_environment({"browser_read_paths": shlex.join(readable_paths(loaded.settings))})
     sys.exit(run_command(as_arguments({**flags, "config_file": config_file}), command, environment))
@@ -326,7 +327,8 @@ def closing_line(ready: ReadyReport) -> str:
         peak_mib = ask(ready.grid(), "status")["host"]["peakMib"]
         with opener.open(request, timeout=FIGURES_TIMEOUT_S) as answer:
             return closing_text(orjson.loads(answer.read()), peak_mib)
-    except (OSError, GridError) as error:
+    # A grid may end, or be cut off, in the middle of an answer: that is no failure of a command that has passed.
+    except (OSError, GridError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
         return f"no figures of the sessions: {error}"
 
 

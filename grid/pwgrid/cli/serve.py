@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import click
 
-from pwgrid.cli.options import PRIVATE, Configured
+from pwgrid.cli.options import Configured, as_private
 
 
 @click.command(cls=Configured)
@@ -32,7 +32,7 @@ def serve(
     from pwgrid.settings.start_directory import settle
 
     settle(os.environ)
-    flags |= PRIVATE if private else {}
+    flags = as_private(flags) if private else flags
     with errors_as_json() if log_format_of(os.environ, flags) == "json" else contextlib.nullcontext():
         loaded = load(config_file, os.environ, flags, private=private)
         sys.exit(start_master(loaded, ready_fd=ready_fd, lifeline_fd=lifeline_fd, check_only=check_only))

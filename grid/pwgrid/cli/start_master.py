@@ -20,12 +20,12 @@ from pwgrid.common.grid_url import without_secrets
 from pwgrid.forwarder.main import run_forwarder
 from pwgrid.installed.running_parts import RunningParts, log_warnings
 from pwgrid.master.config import Listeners, MasterConfig, Roles
-from pwgrid.master.leftovers import KeptOpen, find_leftovers
-from pwgrid.master.listener import inherited_listeners, open_listener, open_private
+from pwgrid.master.leftovers import KeptOpen, Leftovers, find_leftovers
+from pwgrid.master.listener import inherited_listeners, is_elsewhere, open_listener, open_private
 from pwgrid.master.main import Master
 from pwgrid.master.upgrade import kept_open
 from pwgrid.proxy.main import run_proxy
-from pwgrid.registry import embedded_redis
+from pwgrid.registry import embedded_redis_config
 from pwgrid.runtime import descriptor_limit
 from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.child_files import registry_of
@@ -70,7 +70,7 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
     parts = RunningParts(loaded)
     if check_only:
         if not settings.redis_url:
-            embedded_redis.find_redis_server()  # else the new code would find out when the old one has gone
+            embedded_redis_config.find_redis_server()  # else the new code would find out when the old one has gone
         say("the code and the configuration load")
         gc.freeze()  # no search for garbage in all that was loaded, at the end of a process that has done nothing else
         return 0
@@ -82,7 +82,7 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
             port = kept.port if kept else _port_of(listeners, settings)
             settings = settings.model_copy(update={"port": port})
         runtime = RuntimeDir.create(settings.runtime_dir, settings.port)
-        redis_url = settings.redis_url.get_secret_value() or embedded_redis.url_of(runtime.directory / "redis")
+        redis_url = settings.redis_url.get_secret_value() or embedded_redis_config.url_of(runtime.directory / "redis")
         held.enter_context(runtime.locked(without_secrets(settings.client_url()), kept.lock if kept else None))
         leftovers = find_leftovers(registry_of(redis_url, settings.redis_key_prefix), kept, runtime.directory)
         runtime.remove_all_but([*leftovers.paths(), *([runtime.control_path.name] if kept else [])])
@@ -102,8 +102,10 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
             parts=parts,
             runtime=runtime,
             redis_url=redis_url,
-            redis=None if settings.redis_url else embedded_redis.prepare(runtime.directory / "redis"),
-            listeners=Listeners(listeners, lambda: completed(_open(settings, held)), completed),
+            redis=None if settings.redis_url else _embedded(runtime, leftovers),
+            listeners=Listeners(
+                listeners, lambda: completed(_open(settings, held)), completed, partial(_moved, settings, held)
+            ),
             roles=Roles(partial(_worker_role, parts), run_proxy, run_forwarder, run_tls),
             messages=messages,
             argv=_own_command(),
@@ -112,13 +114,29 @@ def start_master(loaded: Loaded, *, ready_fd: int | None, lifeline_fd: int | Non
             lifeline_fd=lifeline_fd,
         )
         if settings.log_file:
-            logging.append_to(settings.log_file)
+            # After an upgrade the log of the old code is still open: without another one it goes on in that.
+            (logging.open_again if kept else logging.append_to)(settings.log_file)
             logging.configure(settings.log_level, settings.log_format, "master")
         return Master(config).run()
 
 
+def _embedded(runtime: RuntimeDir, leftovers: Leftovers) -> embedded_redis_config.EmbeddedRedis:
+    return embedded_redis_config.prepare(runtime.directory / "redis", runs=leftovers.redis is not None)
+
+
 def _open(settings: Settings, held: contextlib.ExitStack) -> tuple[socket.socket, ...]:
     return (held.enter_context(open_listener(settings.host, settings.port, runtime_dir=settings.runtime_dir)),)
+
+
+def _moved(
+    settings: Settings, held: contextlib.ExitStack, listeners: tuple[socket.socket, ...]
+) -> tuple[socket.socket, ...]:
+    """These, unless they are on another address than the settings name: then one on that address."""
+    if not is_elsewhere(listeners, settings.host):
+        return listeners
+    outer = [each for each in listeners if each.family != socket.AF_UNIX]
+    made = open_listener(settings.host, settings.port, runtime_dir=settings.runtime_dir, instead_of=outer)
+    return (held.enter_context(made),)
 
 
 def _with_inner(

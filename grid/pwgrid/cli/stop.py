@@ -7,10 +7,11 @@ from typing import Any, Final
 
 import click
 
+from pwgrid.cli import exit_codes
 from pwgrid.cli.ask_grid import WithoutMasterError, ask, find_grid, master_left_text, processes_left
 from pwgrid.cli.options import GRID_OPTIONS, say, with_json, with_options
 from pwgrid.cli.progress import watching
-from pwgrid.common.errors import GridError
+from pwgrid.common.errors import GridError, NoGridError
 from pwgrid.common.wording import counted
 from pwgrid.runtime.find_grids import GridWithoutMaster, RunningGrid
 from pwgrid.runtime.process_identity import send, wait_ended
@@ -40,6 +41,8 @@ def stop(port: int | None, runtime_dir: str | None, now: bool, no_wait: bool, as
         pids = [child.pid for child in left.children]
         notes = [f"its master is gone: {master_left_text(left)}"]
         progress = partial(_how_far_without_master, None if now else left.lock.drain_s, time.time())
+    except NoGridError as none:
+        raise GridError(none.sentence, exit_codes.NONE_RUNNING) from None
     else:
         answer = ask(grid, "stop", {"now": now})
         pids = [grid.pid]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pwgrid.cli import output
-from pwgrid.cli.ask_grid import ask, find_grid, redis_of
+from pwgrid.cli.ask_grid import WithoutMasterError, ask, find_grid, redis_of
 from pwgrid.cli.options import GRID_OPTIONS, with_json, with_options
 from pwgrid.common.errors import GridError, NoGridError, RegistryUnavailable
 from pwgrid.common.wording import counted
@@ -113,8 +113,8 @@ def place(config_file: Path | None, port: int | None, runtime_dir: str | None) -
     """Where the tokens are: beside the configuration file that is named, else where the running grid reads them, else
     in the default place.
 
-    Raises GridError where several grids run, and for one that takes no tokens; UsageError where a named grid reads
-    others than those of the named file.
+    Raises GridError where several grids run, and for one that has no master or takes no tokens; UsageError where a
+    named grid reads others than those of the named file.
     """
     from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE, find_tokens_file
 
@@ -126,6 +126,8 @@ def place(config_file: Path | None, port: int | None, runtime_dir: str | None) -
         return Place(path, _reader_of(path) or _service_uid(path))
     try:
         grid = find_grid(port, runtime_dir)
+    except WithoutMasterError:  # the next master reads what this one has read, and only a master tells which file
+        raise
     except NoGridError:
         if is_grid_named:
             raise
@@ -209,7 +211,7 @@ def _sessions_of(path: Path, runtime_dir: str | None, name: str, *, is_ended: bo
 def _end_elsewhere(grid: RunningGrid, name: str) -> Iterator[str]:
     """Has the sessions of the token ended on the other hosts of this grid. Yields a sentence about each one where they
     may go on, or new ones may begin."""
-    from pwgrid.cli.ask_hosts import ask_host, other_hosts
+    from pwgrid.cli.ask_hosts import HostSilent, ask_host, other_hosts
 
     try:
         others = list(other_hosts(grid, ask(grid, "status")["host"].get("name", "")))
@@ -220,6 +222,8 @@ def _end_elsewhere(grid: RunningGrid, name: str) -> Iterator[str]:
         try:
             if ask_host(grid, host, {"token": name}).get("isHere"):
                 yield f"host {host.name} has a token {name} in its own file: revoke it there, too"
+        except HostSilent as silent:
+            yield f"its sessions on host {host.name}, if it has any, may go on: {silent}"
         except (GridError, RegistryUnavailable) as error:
             yield f"its sessions on host {host.name}, if it has any, go on: {error}"
 

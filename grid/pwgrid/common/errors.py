@@ -1,10 +1,15 @@
 """Errors that reach a user: each carries a sentence and an exit code."""
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from pwgrid.common.redis_faults import RedisFault
 from pwgrid.common.wording import counted
+
+NOTHING_LEFT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""What the operating system says when it has no descriptor, or no memory, for another socket: no other host's fault."""
 
 
 class GridError(Exception):

@@ -59,6 +59,10 @@ class BrowserLaunchError(GridError):
         super().__init__(f"{what} did not start: {self.reason}")
 
 
+class BrowserLate(BrowserLaunchError):
+    """It did not start in time: perhaps because others had to start, or to end, before it."""
+
+
 def why(said: str) -> str:
     """One line of at most MAX_CHARACTERS; empty for an empty text."""
     for sign, advice in _ADVICE:

@@ -107,8 +107,10 @@ class OfferRefusal(StrEnum):
     UNCHECKED = "its token cannot be checked"
     SILENT = "the worker does not answer"
     NOT_LAUNCHED = "its browser did not start"
+    OWN_FULL = "all own browsers that it may have are in use"  # MAX_OWN_BROWSERS; it may share one
     NO_PROFILE = "its profile cannot be had"  # another session has it, or there are too many
     UNREACHABLE = "its host cannot be reached"
+    NO_WAY = "nothing of this host can reach others now"  # its TLS process, for example, which has a successor soon
     NOT_TAKEN = "its host has not taken it"
 
 

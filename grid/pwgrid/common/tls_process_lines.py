@@ -9,6 +9,8 @@ END: Final = b"\r\n"
 CONNECTED: Final = b"CONNECTED" + END
 """The host's own socket comes with it, whose TLS is in the kernel; or what follows is what the host says."""
 
+NOT_ANSWERED: Final = "the TLS process has not answered"
+
 _WORD: Final = "HOST"
 _REFUSED: Final = "REFUSED"
 
@@ -36,4 +38,4 @@ def read_answer(answer: bytes) -> str:
     if answer == CONNECTED:
         return ""
     word, is_one, why = answer.removesuffix(END).decode("latin-1").partition(" ")
-    return why if is_one and word == _REFUSED else "the TLS process has not answered"
+    return why if is_one and word == _REFUSED else NOT_ANSWERED

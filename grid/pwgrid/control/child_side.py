@@ -15,9 +15,9 @@ from typing import Any, Final
 import structlog
 
 from pwgrid.common.packet_sockets import despite_reset
+from pwgrid.control.exactly_once import Link, LinkFullError
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError
 from pwgrid.control.frozen_peer import FrozenPeerDetector
-from pwgrid.control.reliable_link import Link, LinkFullError
 
 log = structlog.get_logger()
 
@@ -149,6 +149,8 @@ class ChildSide:
     def _attach(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self._connected = sock
+        self._greeted.clear()
+        self._written.clear()
         self._link.connect(self.hello())
         asyncio.get_running_loop().add_reader(sock.fileno(), self._on_readable)
         self._flush()

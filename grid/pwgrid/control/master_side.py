@@ -11,9 +11,9 @@ import structlog
 
 from pwgrid.common.packet_sockets import despite_reset
 from pwgrid.common.selectors_loop import READ, WRITE, Loop
+from pwgrid.control.exactly_once import Link, LinkFullError
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError
 from pwgrid.control.frozen_peer import FrozenPeerDetector
-from pwgrid.control.reliable_link import Link, LinkFullError
 
 log = structlog.get_logger()
 

@@ -5,19 +5,28 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from pwgrid.common.packet_sockets import receive
-from pwgrid.common.tls_process_lines import END, read_answer, target_line
+from pwgrid.common.reasons import OfferRefusal
+from pwgrid.common.tls_process_lines import END, NOT_ANSWERED, read_answer, target_line
 from pwgrid.forwarder.loop import Loop
 
-NO_TLS: Final = "it speaks TLS, and this host's TLS process is not there: set TLS_CERT and TLS_KEY here, or TLS_CA"
+NO_TLS: Final = "it speaks TLS, and this host has no TLS process: set TLS_CERT and TLS_KEY here, or TLS_CA"
 
 _MOST_BYTES: Final = 4096
 """Of an answer: a line, behind which nothing comes before the host has been asked for something."""
 
-Connected = socket.socket | str
-"""The connection, or why there is none."""
+
+class NotConnected(NamedTuple):
+    """Why there is no connection. The reason is NO_WAY where this host's own process is the trouble, and not the other
+    host."""
+
+    reason: OfferRefusal
+    detail: str
+
+
+Connected = socket.socket | NotConnected
 
 
 class AskedTlsProcess:
@@ -37,14 +46,14 @@ class AskedTlsProcess:
         try:
             way = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         except OSError as error:
-            self._then(error.strerror or str(error))
+            self._then(NotConnected(OfferRefusal.NO_WAY, error.strerror or str(error)))
             return
         self._way = way
         try:
             way.connect(self._path)
             way.send(self._line)
-        except OSError:
-            self._end(NO_TLS)
+        except OSError as error:
+            self._is_gone(error)
             return
         self._loop.add_reader(way, self._on_answer, way)
 
@@ -61,7 +70,7 @@ class AskedTlsProcess:
         except BlockingIOError:
             return
         except OSError as error:
-            self._end(error.strerror or str(error))
+            self._is_gone(error)
             return
         self._answer += more
         if more and not self._answer.endswith(END) and not fds:
@@ -70,7 +79,8 @@ class AskedTlsProcess:
         for fd in fds if why_not else ():
             os.close(fd)
         if why_not:
-            self._end(why_not)
+            is_its_own = why_not == NOT_ANSWERED  # it ended meanwhile
+            self._end(NotConnected(OfferRefusal.NO_WAY if is_its_own else OfferRefusal.UNREACHABLE, why_not))
         elif fds:
             host = socket.socket(fileno=fds[0])
             host.setblocking(False)
@@ -79,6 +89,9 @@ class AskedTlsProcess:
             self._loop.remove(way)
             self._way = None
             self._then(way)
+
+    def _is_gone(self, error: OSError) -> None:
+        self._end(NotConnected(OfferRefusal.NO_WAY, f"the TLS process is gone ({error.strerror or error})"))
 
     def _end(self, connected: Connected) -> None:
         self.cancel()

@@ -13,7 +13,8 @@ import structlog
 from pwgrid.common import log as logging
 from pwgrid.common.client_marks import is_served, mark_passed_on, mark_served
 from pwgrid.common.reasons import OfferRefusal
-from pwgrid.control.parking import ParkedSession
+from pwgrid.control.parked_session import ParkedSession
+from pwgrid.forwarder.ask_tls_process import NO_TLS
 from pwgrid.forwarder.large_pipes import LargePipes
 from pwgrid.forwarder.loop import Loop, Timer
 from pwgrid.forwarder.offers import Offer, OfferServer, PendingSession
@@ -107,6 +108,8 @@ class Forwarder:
             pending.refuse(OfferRefusal.IN_USE)
         elif self.loop.now() >= offer.deadline:
             pending.refuse(OfferRefusal.LATE)
+        elif offer.through and not (self.boot.settings.tls_cert or self.boot.settings.tls_ca):
+            pending.refuse(OfferRefusal.UNREACHABLE, f"{offer.address}: {NO_TLS}")
         else:
             pending.start()
 
@@ -123,7 +126,7 @@ class Forwarder:
         except OSError as error:
             host.close()
             offer.client.close()
-            offer.answer(refused=OfferRefusal.UNREACHABLE, detail=error.strerror or str(error))
+            offer.answer(refused=OfferRefusal.NO_WAY, detail=error.strerror or str(error))
             self._end_if_done()
             return
         parked = ParkedSession(offer.session, time.time(), pending.promised, _peer(offer.client), offer.address)
@@ -165,6 +168,8 @@ class Forwarder:
             for pending in list(self.pending):
                 pending.refuse(OfferRefusal.DRAINING)
             self._end_if_done()
+        elif name == "drain":
+            self._drain()
         else:
             log.error("command_unknown", name=name)
 

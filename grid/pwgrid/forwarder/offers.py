@@ -15,12 +15,14 @@ from typing import Any, Final
 
 import orjson
 
+from pwgrid.common.connect_tcp import share_s
+from pwgrid.common.errors import NOTHING_LEFT
 from pwgrid.common.grid_url import GridUrl
 from pwgrid.common.packet_server import PROMISE_AGAIN_S, PROMISE_S, Action, PacketServer
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.tcp_options import tune
-from pwgrid.forwarder.ask_tls_process import AskedTlsProcess, Connected
-from pwgrid.forwarder.loop import ENDED, Loop
+from pwgrid.forwarder.ask_tls_process import AskedTlsProcess, Connected, NotConnected
+from pwgrid.forwarder.loop import ENDED, Loop, Timer
 from pwgrid.forwarder.resolve import Address, Found, Resolver
 from pwgrid.runtime.directory import TLS_OUT_SOCKET
 
@@ -116,7 +118,9 @@ class PendingSession:
         self._trouble = "its name has no address"
         self._is_over = False
         connect_s = max(0.0, min(offer.connect_s, offer.until - loop.now()))
+        self._connect_until = loop.now() + connect_s
         self._connect_timer = loop.call_later(connect_s, self._does_not_connect)
+        self._address_timer: Timer | None = None
         self._promise_timer = loop.call_later(PROMISE_AGAIN_S, self._promise_again)
         self._resolver = resolver
 
@@ -142,6 +146,7 @@ class PendingSession:
     def _end(self) -> None:
         self._is_over = True
         self._connect_timer.cancel()
+        self._cancel_address_timer()
         self._promise_timer.cancel()
         self._loop.remove(self.offer.client)
         if self._host is not None:
@@ -168,16 +173,36 @@ class PendingSession:
                 host = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
             except OSError as error:
                 self._trouble = error.strerror or str(error)
+                if error.errno in NOTHING_LEFT:
+                    self.refuse(OfferRefusal.NO_WAY, self._trouble)
+                    return
                 continue
             tune(host, self._ping_timeout_s)
             failed = host.connect_ex(address)
             if failed in (0, errno.EINPROGRESS):
                 self._host = host
                 self._loop.add_edges(host, self._on_host)
+                if self._addresses:
+                    left_s = self._connect_until - self._loop.now()
+                    again_s = share_s(left_s, len(self._addresses) + 1)
+                    self._address_timer = self._loop.call_later(again_s, self._leave_address, host)
                 return
             self._trouble = os.strerror(failed)
             host.close()
         self.refuse(OfferRefusal.UNREACHABLE, f"{self.offer.address}: {self._trouble}")
+
+    def _leave_address(self, host: socket.socket) -> None:
+        """Goes on with the next address, since this one does not answer."""
+        self._trouble = os.strerror(errno.ETIMEDOUT)
+        self._loop.remove(host)
+        host.close()
+        self._host = None
+        self._connect_next()
+
+    def _cancel_address_timer(self) -> None:
+        if self._address_timer is not None:
+            self._address_timer.cancel()
+            self._address_timer = None
 
     def _does_not_connect(self) -> None:
         if not self._is_connected:
@@ -186,8 +211,8 @@ class PendingSession:
             )
 
     def _on_tls(self, connected: Connected) -> None:
-        if isinstance(connected, str):
-            self.refuse(OfferRefusal.UNREACHABLE, f"{self.offer.address}: {connected}")
+        if isinstance(connected, NotConnected):
+            self.refuse(connected.reason, f"{self.offer.address}: {connected.detail}")
             return
         self._host = connected
         self._loop.add_edges(connected, self._on_host)
@@ -208,6 +233,7 @@ class PendingSession:
     def _connects(self, host: socket.socket) -> bool:
         """Whether the connection is there. Tries the next address if it has failed."""
         if failed := host.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._cancel_address_timer()
             self._trouble = os.strerror(failed)
             self._loop.remove(host)
             host.close()
@@ -220,6 +246,7 @@ class PendingSession:
             return False
         self._is_connected = True
         self._connect_timer.cancel()
+        self._cancel_address_timer()
         return True
 
     # The answer

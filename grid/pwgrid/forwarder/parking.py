@@ -16,7 +16,7 @@ import structlog
 from pwgrid import __version__
 from pwgrid.common.packet_sockets import DescriptorsLost, receive
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError, decode, encode
-from pwgrid.control.parking import FDS, NAME, PING_S, PINGS_WITHIN_THRESHOLD, ParkedSession
+from pwgrid.control.parked_session import FDS, NAME, PING_S, PINGS_WITHIN_THRESHOLD, ParkedSession
 from pwgrid.forwarder.loop import READABLE, Loop, Timer
 from pwgrid.forwarder.spliced_session import ForwardedSession, close_all
 

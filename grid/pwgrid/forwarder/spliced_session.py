@@ -18,7 +18,7 @@ from typing import Final
 import structlog
 
 from pwgrid.common.kernel_tls import is_read_by_kernel
-from pwgrid.control.parking import ParkedSession
+from pwgrid.control.parked_session import ParkedSession
 from pwgrid.forwarder.large_pipes import LARGE_FROM, LargePipes
 from pwgrid.forwarder.loop import BROKEN, ENDED, READABLE, WRITABLE, Loop, Timer
 from pwgrid.forwarder.splice_steps import Direction, Step
@@ -128,7 +128,7 @@ class Way:
 
 
 class ForwardedSession:
-    """Owns its descriptors from the start, in the order of control/parking.py, until it has ended: then it calls
+    """Owns its descriptors from the start, in the order of control/parked_session.py, until it has ended: then it calls
     `on_end` once. A process that takes it over goes on where the one before it was interrupted: it asks the kernel how
     many bytes the pipes hold, and an end that was there to be read is there again."""
 

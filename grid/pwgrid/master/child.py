@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final, NoReturn
@@ -20,7 +20,7 @@ import structlog
 
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.common.types import ChildKind
-from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.child_file_writer import ChildFileWriter
 from pwgrid.master.policy.backoff import Backoff
 from pwgrid.master.signal_queue import HANDLED
 from pwgrid.runtime.child_files import ChildState
@@ -304,11 +304,16 @@ class RestartedChild:
     """Keeps one service, the proxy or the embedded Redis, running from `start` to `stop_by`: restarts it when it ends,
     at first without a delay. Subclasses define `_fork` and `_on_exit`."""
 
+    _first_status = ""
+    """What its file says of its status when it is forked."""
+
     def __init__(self, kind: ChildKind, loop: Loop, files: ChildFileWriter) -> None:
         self._kind = kind
         self._loop = loop
         self._files = files
         self._child: Child | None = None
+        self._in_file: ChildState | None = None
+        """What its file says of it, but for its status."""
         self._backoff = NO_DEATHS
         self._is_wanted = False
         self._started_at = 0.0
@@ -329,6 +334,11 @@ class RestartedChild:
         """Why it ended last; None if it never has."""
         return self._backoff.reason
 
+    @property
+    def _goes_on(self) -> bool:
+        """Whether it is started again when it ends."""
+        return self._is_wanted
+
     def start(self) -> None:
         """Keep it running from now on. Idempotent."""
         if not self._is_wanted:
@@ -342,6 +352,7 @@ class RestartedChild:
             self._files.remove(self._kind, state.name)
             return
         self._is_wanted = True
+        self._in_file = state
         self._watch(child)
         log.info("service_adopted", service=self._kind, pid=child.pid)
 
@@ -374,8 +385,10 @@ class RestartedChild:
             retry_s = self._restart_later(now, reason, started_at=now)
             log.error("service_not_started", service=self._kind, reason=reason, retry_s=retry_s)
             return
-        self._files.write(self._file_of(child))
+        # Its create_time does not change, however often the file is written: by that the next master finds the newest.
+        self._in_file = self._files.new_state(self._kind, str(child.pid), child, child.create_time)
         self._watch(child)
+        self._write_file(self._first_status)
         log.info("service_started", service=self._kind, pid=child.pid)
 
     def _watch(self, child: Child) -> None:
@@ -386,17 +399,18 @@ class RestartedChild:
         self._child = None
         self._files.remove(self._kind, str(pid))
         reason = self._on_exit(ended)
-        if not self._is_wanted:
+        if not self._goes_on:
             log.info("service_stopped", service=self._kind, pid=pid, exit=str(ended))
             return
         now = self._loop.now()
         retry_s = self._restart_later(now, reason, self._started_at)
         log.error("service_exited", service=self._kind, pid=pid, reason=reason, retry_s=retry_s)
 
-    def _file_of(self, child: Child) -> ChildState:
-        """The content of its file."""
-        # Its create_time does not change, however often the file is written: by that the next master finds the newest.
-        return self._files.new_state(self._kind, str(child.pid), child, child.create_time)
+    def _write_file(self, status: str) -> None:
+        """Keep the file by which the next master knows it, if it runs. Whenever that is written, the settings and the
+        code in it are those with which it was forked."""
+        if self._child is not None and self._in_file is not None:
+            self._files.write(replace(self._in_file, status=status))
 
     def _restart_later(self, now: float, reason: str, started_at: float) -> float:
         """Returns the seconds until the next try."""

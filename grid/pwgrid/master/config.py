@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from pwgrid.installed.running_parts import RunningParts
 from pwgrid.master.leftovers import KeptOpen, Leftovers
-from pwgrid.registry.embedded_redis import EmbeddedRedis
+from pwgrid.registry.embedded_redis_config import EmbeddedRedis
 from pwgrid.runtime.child_arguments import ForwarderArguments, ProxyArguments, TlsArguments, WorkerArguments
 from pwgrid.runtime.directory import RuntimeDir
 from pwgrid.settings.model import Settings
@@ -30,12 +30,13 @@ class Roles:
 @dataclass(frozen=True, slots=True)
 class Listeners:
     """The listening sockets that are `there` (none where a proxy that another master forked has them), and how to
-    `open` new ones, if that proxy does not hand them over. `completed` adds to those that it hands over what these
-    settings need besides. Both raise GridError."""
+    `open` new ones, if that proxy does not hand them over. `moved` returns those that it hands over, or new ones if
+    these settings name another address. `completed` adds what these settings need besides. All raise GridError."""
 
     there: tuple[socket, ...]
     open: Callable[[], tuple[socket, ...]]
     completed: Callable[[tuple[socket, ...]], tuple[socket, ...]] = tuple
+    moved: Callable[[tuple[socket, ...]], tuple[socket, ...]] = tuple
 
 
 class StartMessages(Protocol):

@@ -13,7 +13,7 @@ from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Reconnect
 from pwgrid.master.child import NO_DEATHS, Child, Exit, RestartedChild, fork_role
-from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.child_file_writer import ChildFileWriter
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.parked_sessions import ParkedSessions
 from pwgrid.runtime.child_arguments import ForwarderArguments
@@ -44,7 +44,20 @@ class ForwarderChild(RestartedChild):
         """Whether it runs with other code or settings than are wanted now."""
         self._leaves = False
         """Whether it was told to make room for a successor."""
+        self._end_at = -math.inf
+        """Until when sessions may go on once it is to end (monotonic seconds)."""
+        self._is_last = False
+        """Whether it was forked for the sessions of another one that was to end, and takes nobody new."""
         self.parked = ParkedSessions(loop, lambda: config.settings.worker_lost_threshold, self._is_not_heard)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has, for good: while sessions may go on, another one takes over those that it has left."""
+        return self.pid is None and not self._goes_on
+
+    @property
+    def _goes_on(self) -> bool:
+        return self._is_wanted or (len(self.parked) > 0 and self._loop.now() < self._end_at)
 
     @property
     def is_due(self) -> bool:
@@ -74,6 +87,8 @@ class ForwarderChild(RestartedChild):
         for each in reconnect.sockets:
             each.close()
         self.parked.attach(reconnect.sock, reconnect.init)
+        if self._is_last:
+            self.parked.tell("drain", {})  # behind the sessions: with a signal it could end before it has them
         if self._is_outdated:
             self.replace()
         return True
@@ -110,24 +125,37 @@ class ForwarderChild(RestartedChild):
         self.parked.tell(name, data)
 
     def stop(self, end_at: float) -> None:
-        """Have it take nobody new, and end with its last session; at `end_at` (monotonic seconds) it is killed."""
+        """Have it take nobody new, and end with its last session; at `end_at` (monotonic seconds) it is killed. If it
+        ends before, another one goes on with what it leaves."""
+        self._end_at = end_at
         self.stop_by(self._loop.now(), end_at)
         if self._child is None:
-            self.parked.close()
+            self._start()
 
     def kill(self) -> None:
+        self._end_at = -math.inf
         super().kill()
         self.parked.close()
+
+    def _start(self) -> None:
+        if not self._goes_on:
+            self.parked.close()
+            return
+        super()._start()
+        if self._child is not None and not self._is_wanted:
+            self._child.end_by(math.inf, self._end_at)
 
     def _fork(self) -> Child:
         config, (settings, _, runtime) = self._config, self._config.common()
         child = fork_role(self._loop, lambda: config.roles.forwarder(ForwarderArguments(settings, runtime)), ())
         self._is_outdated = self._leaves = False
+        self._is_last = not self.is_wanted
         self.parked.expect_within(settings.worker_lost_threshold)
         return child
 
     def _ended(self, pid: int, ended: Exit) -> None:
-        if not self._leaves or not self.is_wanted:
+        self.parked.drop_link()  # what it has said last tells what it leaves
+        if not (self._leaves and self._goes_on):
             super()._ended(pid, ended)
             return
         self._child = None
@@ -136,9 +164,8 @@ class ForwarderChild(RestartedChild):
         self._start()
 
     def _on_exit(self, ended: Exit) -> str:
-        self.parked.drop_link()
         self.parked.expect_within(math.inf)
-        if not self._is_wanted:
+        if not self._goes_on:
             self.parked.close()
         return f"forwarder ended with {ended}"
 

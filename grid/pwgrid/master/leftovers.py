@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from pwgrid.runtime.browser_process_tree import kill_below
-from pwgrid.runtime.child_files import RETIRING, ChildState, read_states, remove_state
+from pwgrid.runtime.child_files import COMING, RETIRING, ChildState, read_states, remove_state
 from pwgrid.runtime.directory import CODE_CACHE, FORWARDER_SOCKET, KEPT_FILES, TLS_OUT_SOCKET, TLS_SOCKET, UNWRITTEN
 from pwgrid.runtime.process_identity import end, send, wait_ended
 
@@ -38,8 +38,8 @@ class Leftovers:
 
     @classmethod
     def of(cls, usable: Sequence[ChildState], dead: list[ChildState]) -> Leftovers:
-        """One proxy, and one TLS process, is for new clients: the newest one that still has listening sockets. The
-        others serve the clients that they have accepted, and end."""
+        """One proxy, and one TLS process, is for new clients: the newest one that listens. The others serve the clients
+        that they have accepted, and end."""
         workers = [state for state in usable if state.kind == "worker"]
         redis = next((state for state in usable if state.kind == "redis"), None)
         proxy, retiring = _newest([state for state in usable if state.kind == "proxy"])
@@ -59,9 +59,10 @@ class Leftovers:
 
 
 def _newest(states: Sequence[ChildState]) -> tuple[ChildState | None, list[ChildState]]:
-    """The newest of these that is not retiring, and all others."""
+    """The newest of these that is not retiring, and all others. One that does not listen yet comes last: it may never
+    do so, and the one that it was to replace serves."""
     accepting = [state for state in states if state.status != RETIRING]
-    newest = max(accepting, key=lambda state: state.forked_at, default=None)
+    newest = max(accepting, key=lambda state: (state.status != COMING, state.forked_at), default=None)
     return newest, [state for state in states if state is not newest]
 
 

@@ -7,6 +7,7 @@ import ipaddress
 import os
 import socket
 import stat
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -20,9 +21,12 @@ BACKLOG: Final = 4096
 _FIRST_SYSTEMD_FD: Final = 3
 
 
-def open_listener(host: str, port: int, runtime_dir: str = "") -> socket.socket:
-    """A bound and listening TCP socket; port 0 takes a free one. Raises GridError with what to do, AlreadyRunning when
-    a grid of this user, or one in `runtime_dir`, has the port."""
+def open_listener(
+    host: str, port: int, runtime_dir: str = "", instead_of: Sequence[socket.socket] = ()
+) -> socket.socket:
+    """A bound and listening TCP socket; port 0 takes a free one. It may have an address that excludes those of the
+    sockets that it is there `instead_of`, which listen until they are closed. Raises GridError with what to do,
+    AlreadyRunning when a grid of this user, or one in `runtime_dir`, has the port."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -34,12 +38,31 @@ def open_listener(host: str, port: int, runtime_dir: str = "") -> socket.socket:
         with ExitStack() as undo:
             listener = undo.enter_context(socket.socket(family, kind, protocol))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            for each in (listener, *instead_of) if instead_of else ():
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             listener.bind(address)
             listener.listen(BACKLOG)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)  # for nobody else
             undo.pop_all()
     except OSError as error:  # also of a kernel without IPv6
         raise _refusal(host, port, runtime_dir, error) from None
     return listener
+
+
+def is_elsewhere(listeners: Iterable[socket.socket], host: str) -> bool:
+    """Whether there are TCP sockets among these, and none has an address that `host` means. False where the name cannot
+    be resolved."""
+    there = addresses(listeners)
+    try:
+        meant = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError):
+        return False
+    return bool(there) and {str(address[0]) for *_, address in meant}.isdisjoint(there)
+
+
+def addresses(listeners: Iterable[socket.socket]) -> list[str]:
+    """The address, without the port, of each TCP socket."""
+    return [str(each.getsockname()[0]) for each in listeners if each.family != socket.AF_UNIX]
 
 
 def open_private(path: Path) -> socket.socket:

@@ -17,18 +17,18 @@ from pwgrid.common.errors import GridError
 from pwgrid.common.grid_url import without_secrets
 from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
-from pwgrid.control.parking import NAME as FORWARDER
+from pwgrid.control.parked_session import NAME as FORWARDER
 from pwgrid.control.server import ControlServer, Reconnect
 from pwgrid.master.child import become_subreaper
-from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.child_file_writer import ChildFileWriter
 from pwgrid.master.config import MasterConfig
-from pwgrid.master.embedded_redis_child import RedisChild
+from pwgrid.master.embedded_redis import RedisChild
 from pwgrid.master.forwarder import ForwarderChild
 from pwgrid.master.leftovers import KeptOpen, Leftovers
 from pwgrid.master.memory_watch import MemoryWatch
 from pwgrid.master.operator_requests import Requests
 from pwgrid.master.policy.worker_plan import Limits
-from pwgrid.master.policy.worker_state_machine import Purpose
+from pwgrid.master.policy.worker_state_machine import PROFILES_S, Purpose
 from pwgrid.master.processor_watch import ProcessorWatch
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.reload import Reload
@@ -122,6 +122,7 @@ class Master:
             self._kill_everything()
             raise
         finally:
+            self._reload.answer_all()
             self._control.close()
             self._signals.close()
         self._workers.tell_left()
@@ -135,7 +136,8 @@ class Master:
         drain_s = 0.0 if self._shutdown.is_hurried else self._config.settings.drain_timeout
         self._forwarder.stop(self._loop.now() + drain_s)
         self._version_change.cancel("the grid is stopping")
-        sd_notify.stopping(self._config.settings.drain_timeout + AFTER_DRAIN_S)
+        profiles_s = 0.0 if self._config.settings.profiles == "off" else PROFILES_S
+        sd_notify.stopping(self._config.settings.drain_timeout + AFTER_DRAIN_S + profiles_s)
         log.info("stopping", now=self._shutdown.is_hurried, workers=len(self._workers.by_id))
         if self._shutdown.phase is ShutdownPhase.WORKERS:
             self._proxies.push_state(self._reports.roster())
@@ -143,6 +145,11 @@ class Master:
             wanted = Purpose.END_NOW if self._shutdown.is_hurried else Purpose.END
             for worker in self._workers.by_id.values():
                 worker.drain(Reason(WorkerEnd.SHUTDOWN), wanted)
+
+    def _stop_unless_stopping(self) -> None:
+        """For what ends by itself: nobody has asked a second time."""
+        if not self._shutdown.is_stopping:
+            self.stop()
 
     def detach(self) -> None:
         """Leave at once; the children serve on for the next master, and end if none comes within `detach_grace`."""
@@ -215,9 +222,12 @@ class Master:
             self._proxies.stop()
         if shutdown.phase is ShutdownPhase.PROXY and not self._proxies.pids():
             shutdown.step(Step.PROXY_GONE)
-            self._tls.stop()
-        if shutdown.phase is ShutdownPhase.FORWARDER and self._forwarder.pid is None and not self._tls.pids():
+            self._tls.leave()
+        if shutdown.phase is ShutdownPhase.FORWARDER and self._forwarder.has_ended:
             shutdown.step(Step.FORWARDER_GONE)
+            self._tls.stop()
+        if shutdown.phase is ShutdownPhase.TLS and not self._tls.pids():
+            shutdown.step(Step.TLS_GONE)
             if self._redis is not None:
                 self._redis.stop()
         if shutdown.phase is ShutdownPhase.REDIS and (self._redis is None or self._redis.pid is None):
@@ -248,7 +258,7 @@ class Master:
                 self.stop()
             elif signum == signal.SIGHUP and self._has_terminal and not self._is_nohup and not has_terminal():
                 log.info("terminal_gone")
-                self.stop()
+                self._stop_unless_stopping()
             else:
                 log.info("signal_received", signal=signum.name)
                 self._asked_by_signal(signum)
@@ -278,7 +288,7 @@ class Master:
         if not os.read(self._config.lifeline_fd, 4096):
             self._loop.remove(self._config.lifeline_fd)
             log.info("lifeline_ended")
-            self.stop()
+            self._stop_unless_stopping()
 
     def _take_back(self, reconnect: Reconnect) -> bool:
         """Only a process that this master or an earlier one forked gets a link: the kernel names its pid."""
@@ -329,6 +339,7 @@ class Master:
     def _execute(self) -> None:
         """Become the new code. Children reconnect to it: they wait in the control socket's queue until it accepts."""
         config = self._config
+        self._reload.answer_all()
         scaled = {name: pool for name, pool in self._workers.pools.items() if pool.workers != pool.settings.workers}
         workers = self._workers.by_id.values()
         kept = KeptOpen(

@@ -81,9 +81,9 @@ class MemoryWatch:
             settings = self._settings_of(worker)
             is_over = over_hard(settings, worker.memory)
             worker.has_spent_kept &= is_over
-            if is_over and worker.life.status in NOT_ENDED:
+            if is_over and is_sample and worker.life.status in NOT_ENDED:
                 limit_mib = settings.max_worker_memory_hard_mib
-                if not is_sample or self._is_spared(worker, table, now, f"more than {limit_mib} MiB"):
+                if self._is_spared(worker, table, now, f"more than {limit_mib} MiB"):
                     continue  # the next sample tells whether that was enough
                 log.error("memory_limit", worker=worker.worker_id, **_figures(worker), limit_mib=limit_mib)
                 worker.takes_too_much_memory(MEMORY_LIMIT)

@@ -19,7 +19,7 @@ from pwgrid.common.packet_sockets import DescriptorsLost, receive
 from pwgrid.common.selectors_loop import READ, WRITE, Loop
 from pwgrid.control.frames import MAX_FRAME_BYTES, Frame, ProtocolError, decode, encode
 from pwgrid.control.frozen_peer import FrozenPeerDetector
-from pwgrid.control.parking import FDS, ParkedSession
+from pwgrid.control.parked_session import FDS, ParkedSession
 
 log = structlog.get_logger()
 

@@ -7,7 +7,6 @@ import errno
 import socket
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -19,13 +18,14 @@ from pwgrid.control.frames import Frame
 from pwgrid.control.master_side import MasterSide
 from pwgrid.control.server import Reconnect
 from pwgrid.master.child import Child, Exit, RestartedChild, fork_linked
-from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.child_file_writer import ChildFileWriter
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.leftovers import Leftovers
+from pwgrid.master.listener import addresses
 from pwgrid.master.policy import validate_reports
 from pwgrid.master.policy.backoff import Backoff
 from pwgrid.runtime.child_arguments import ProxyArguments
-from pwgrid.runtime.child_files import RETIRING, ChildState
+from pwgrid.runtime.child_files import COMING, RETIRING, ChildState
 
 log = structlog.get_logger()
 
@@ -49,6 +49,8 @@ class ProxyChild(RestartedChild):
     `listeners` are its listening sockets: none while only a proxy that another master forked has them.
     """
 
+    _first_status = COMING
+
     def __init__(
         self,
         loop: Loop,
@@ -71,6 +73,8 @@ class ProxyChild(RestartedChild):
         self.demand = NO_DEMAND
         """How many clients wait in it for pools that start on demand, by pool, as it reported last."""
         self._config = config
+        self._longest_wait_s = config.settings.longest_wait_s()
+        """Of its clients, by the settings that it has: a reload may have changed them."""
         self._on_silence = on_silence
         self._link: MasterSide | None = None
         self._undelivered: list[tuple[str, Frame]] = []
@@ -107,9 +111,8 @@ class ProxyChild(RestartedChild):
 
     def retire(self) -> None:
         """Ask it to accept no more clients, serve those that it has, and end; if it does not in time, it is killed."""
-        self._end("retire", self._loop.now() + self._config.settings.longest_wait_s() + RETIRE_GRACE_S)
-        if self._child is not None:
-            self._files.write(replace(self._file_of(self._child), status=RETIRING))
+        self._end("retire", self._loop.now() + self._longest_wait_s + RETIRE_GRACE_S)
+        self._write_file(RETIRING)
 
     def kill_silent(self) -> None:
         """SIGKILL it, since it would hear of nothing else; it is started again if it is still wanted."""
@@ -137,6 +140,21 @@ class ProxyChild(RestartedChild):
             self.listeners = tuple(reconnect.sockets)
         return True
 
+    def move_listeners(self) -> bool:
+        """Listen where the settings say, if its listening sockets are of another address; returns whether they were.
+        The proxy itself accepts on those until it is replaced. Raises OSError."""
+        old = self.listeners
+        try:
+            self.listeners = self._config.listeners.moved(old)
+        except GridError as error:
+            raise OSError(errno.EADDRINUSE, str(error)) from None
+        if self.listeners == old:
+            return False
+        log.info("address_changed", was=addresses(old), now=addresses(self.listeners))
+        for each in old:
+            each.close()
+        return True
+
     def complete_listeners(self) -> None:
         """Add to its listening sockets what the settings need besides, if it has any. Raises OSError."""
         try:
@@ -157,6 +175,7 @@ class ProxyChild(RestartedChild):
                 raise OSError(errno.EADDRINUSE, str(error)) from None
         self.complete_listeners()
         config, common = self._config, self._config.common()
+        self._longest_wait_s = config.settings.longest_wait_s()
         child, control = fork_linked(
             self._loop,
             lambda control: config.roles.proxy(
@@ -194,7 +213,8 @@ class ProxyChild(RestartedChild):
         match frame:
             case {"t": "init"}:
                 # A proxy that another master forked does not repeat its first event, which said that it listens.
-                self.listening = self.listening or frame["lastEventIdx"] > 0
+                if frame["lastEventIdx"] > 0:
+                    self._listens()
             case {"t": "state", "data": data}:
                 self.ready = bool(data.get("ready"))
                 self.configuration = str(data.get("configuration", ""))
@@ -206,9 +226,14 @@ class ProxyChild(RestartedChild):
             case {"t": "stopping"}:
                 self.listening = self.ready = False
             case {"t": "event", "name": "listening"}:
-                self.listening = True
+                self._listens()
             case {"t": "event", "name": name}:
                 log.warning("event_unknown", process="proxy", name=name)
+
+    def _listens(self) -> None:
+        if not self.listening and self._is_wanted:  # the file of one that retires says so already
+            self._write_file("")
+        self.listening = True
 
     def _is_not_heard(self) -> None:
         if self._child is not None:
@@ -234,6 +259,7 @@ class Proxies:
         self._under_way: Reason[WorkerEnd] | None = None
         """Why `_coming` comes."""
         self._then: Callable[[], None] | None = None
+        self._once_none_comes: list[Callable[[], None]] = []
         self._started_at = 0.0
         self._tries = TRIES
         self._outdated_pid: int | None = None
@@ -249,6 +275,15 @@ class Proxies:
     def is_being_replaced(self) -> bool:
         """The same, but not while it only waits to be tried again: new code may be what it needs."""
         return self._coming is not None or (self._wanted is not None and not self._tries.deaths)
+
+    @property
+    def one_comes(self) -> bool:
+        """Whether a new proxy was started that does not listen yet, and has not failed."""
+        return self._coming is not None
+
+    def once_none_comes(self, then: Callable[[], None]) -> None:
+        """Call `then` when the one that comes listens, or has failed: within START_S."""
+        self._once_none_comes.append(then)
 
     def waiting(self) -> Frame:
         """How many clients wait for a slot in all proxies, in total and by run."""
@@ -338,10 +373,13 @@ class Proxies:
     def attach(self, reconnect: Reconnect) -> bool:
         """Take a proxy's new connection; False when it is none of these proxies."""
         proxy = next((each for each in self._all() if each.pid == reconnect.pid), None)
+        has_its_sockets = proxy is not None and bool(proxy.listeners)
         if proxy is None or not proxy.attach(reconnect):
             return False
         if proxy is self.current:  # one that ends must not take the place of the current one's sockets
             try:
+                if not has_its_sockets and proxy.move_listeners():
+                    self.replace(self._wanted or Reason(WorkerEnd.CONFIGURATION))
                 proxy.complete_listeners()
             except OSError as error:  # the next proxy to be forked tries again
                 log.error("listener_not_opened", reason=error.strerror or str(error))
@@ -379,6 +417,12 @@ class Proxies:
         then, self._then = self._then, None
         if then is not None:
             then()
+        self._tell_that_none_comes()
+
+    def _tell_that_none_comes(self) -> None:
+        waiting, self._once_none_comes = self._once_none_comes, []
+        for each in waiting:
+            self._loop.call_at(self._loop.now(), each)  # after this turn, for it may execute this process anew
 
     def _try_again(self, problem: str) -> None:
         now = self._loop.now()
@@ -403,6 +447,7 @@ class Proxies:
         if self._coming is not None:
             self._leaving.append(self._coming)
             self._coming = None
+            self._tell_that_none_comes()
 
     def _make(self, listeners: tuple[socket.socket, ...]) -> ProxyChild:
         return ProxyChild(self._loop, self._config, self._files, self._is_silent, listeners)

@@ -14,7 +14,7 @@ from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Deferred
-from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.child_file_writer import ChildFileWriter
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.changed_settings import Change, compare
 from pwgrid.master.services import Services
@@ -70,6 +70,11 @@ class Reload:
         token. Call it after each turn of the loop."""
         if self._unanswered and self._proxies.know_configuration() and not self._proxies.is_to_be_replaced:
             self._answer(proxy_knows=True)
+
+    def answer_all(self) -> None:
+        """Answer the reloads that wait for the proxy, which has not confirmed them yet: this process is about to end or
+        to execute itself, and who has asked would hear nothing."""
+        self._answer(proxy_knows=False)
 
     def _answer(self, *, proxy_knows: bool) -> None:
         self._late.cancel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pwgrid.master.embedded_redis_child import RedisChild
+from pwgrid.master.embedded_redis import RedisChild
 from pwgrid.master.forwarder import ForwarderChild
 from pwgrid.master.proxies import Proxies
 from pwgrid.master.tls import TlsProcesses

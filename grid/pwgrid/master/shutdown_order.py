@@ -17,6 +17,7 @@ class ShutdownPhase(StrEnum):
     WORKERS = "workers"
     PROXY = "proxy"
     FORWARDER = "forwarder"
+    TLS = "tls"
     REDIS = "redis"
     DONE = "done"
 
@@ -26,6 +27,7 @@ class Step(StrEnum):
     WORKERS_GONE = "workers gone"
     PROXY_GONE = "proxy gone"
     FORWARDER_GONE = "forwarder gone"
+    TLS_GONE = "tls gone"
     REDIS_GONE = "redis gone"
     DETACHED = "detached"
 
@@ -35,7 +37,8 @@ ORDER: Final[dict[tuple[ShutdownPhase, Step], ShutdownPhase]] = {
     (ShutdownPhase.RUNNING, Step.DETACHED): ShutdownPhase.DONE,  # the children live on for the next master
     (ShutdownPhase.WORKERS, Step.WORKERS_GONE): ShutdownPhase.PROXY,
     (ShutdownPhase.PROXY, Step.PROXY_GONE): ShutdownPhase.FORWARDER,
-    (ShutdownPhase.FORWARDER, Step.FORWARDER_GONE): ShutdownPhase.REDIS,
+    (ShutdownPhase.FORWARDER, Step.FORWARDER_GONE): ShutdownPhase.TLS,  # forwarded sessions may go through it
+    (ShutdownPhase.TLS, Step.TLS_GONE): ShutdownPhase.REDIS,
     (ShutdownPhase.REDIS, Step.REDIS_GONE): ShutdownPhase.DONE,
 }
 

@@ -16,7 +16,7 @@ from pwgrid.control.frames import Frame
 from pwgrid.control.master_side import MasterSide
 from pwgrid.control.server import Reconnect
 from pwgrid.master.child import NO_DEATHS, Child, Exit, RestartedChild, fork_linked
-from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.child_file_writer import ChildFileWriter
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.leftovers import Leftovers
 from pwgrid.runtime.child_arguments import TlsArguments
@@ -77,8 +77,7 @@ class TlsChild(RestartedChild):
         """Have it accept nobody any more, and end with its last session; end it at `term_at` (monotonic seconds)."""
         self.stop_by(term_at, term_at + STOP_GRACE_S)
         self.send("leave", {})
-        if self._child is not None:
-            self._files.write(replace(self._file_of(self._child), status=RETIRING))
+        self._write_file(RETIRING)
 
     def _fork(self) -> Child:
         config, (settings, _, runtime) = self._config, self._config.common()
@@ -169,6 +168,11 @@ class TlsProcesses:
     def tell_all(self, name: str, data: Frame) -> None:
         for each in self._all():
             each.send(name, data)
+
+    def leave(self) -> None:
+        """Have all of them accept nobody any more, and end with their last sessions."""
+        for each in self._all():
+            each.leave()
 
     def stop(self) -> None:
         """Have all of them end with their last sessions, whose other ends are closed by now; after STOP_GRACE_S they

@@ -122,6 +122,9 @@ class VersionChange:
     def _become_new(self, check: Child) -> None:
         if self._check is not check:  # given up meanwhile
             return
+        if self._proxies.one_comes:  # a reload, or a frozen proxy, has begun that since: it would be for nothing
+            self._proxies.once_none_comes(lambda: self._when_possible(lambda: self._become_new(check)))
+            return
         self._check = None
         log.info("upgrade_executing")
         workers = sum(worker.life.is_capacity for worker in self._workers.by_id.values())

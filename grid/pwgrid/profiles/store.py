@@ -16,14 +16,14 @@ import shutil
 import stat
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Final
 
 import orjson
 
 from pwgrid.common.atomic_write import write_whole
-from pwgrid.common.profiles import NAME, NotSaved, Profile, ProfileInUse, ProfileUse, TooManyProfiles
+from pwgrid.common.profile_names import NAME, NotSaved, Profile, ProfileInUse, ProfileUse, TooManyProfiles
 from pwgrid.runtime.child_files import boot_id
 from pwgrid.runtime.process_identity import create_time
 
@@ -110,11 +110,13 @@ class ProfileStore:
                 draft.unlink(missing_ok=True)  # of one that was killed
             self._write_use(profile, use, pid)
 
-    def ends(self, profile: Profile, use: ProfileUse, *pids: int) -> None:
-        """Notes that the session of this use is about to end; these processes see to that. Raises OSError."""
+    def ends(self, profile: Profile, session: str, *pids: int) -> None:
+        """Notes that this session, if it has the profile, is about to end: it has it until `let_go`, or until the last
+        of these processes has ended. Raises OSError."""
         with self._changing(profile):
-            if self._has(profile, use.session):
-                self._write_use(profile, use, *pids)
+            use = self._noted(profile)
+            if use is not None and use.session == session:
+                self._write_use(profile, replace(use, is_ending=True), *pids)
 
     def let_go(self, profile: Profile, session: str) -> None:
         """Nobody has it any more, if this session has it. Raises OSError."""
@@ -188,10 +190,15 @@ class ProfileStore:
 
     def _has(self, profile: Profile, session: str) -> bool:
         """Whether this session has it, also where its processes have ended."""
+        use = self._noted(profile)
+        return use is not None and use.session == session
+
+    def _noted(self, profile: Profile) -> ProfileUse | None:
+        """The session that had it last, until that lets it go, also where its processes have ended."""
         try:
-            return bool(orjson.loads(self._in_use(profile).read_bytes())["use"]["session"] == session)
+            return ProfileUse(**orjson.loads(self._in_use(profile).read_bytes())["use"])
         except (FileNotFoundError, ValueError, TypeError, KeyError):
-            return False
+            return None
 
     def _write_use(self, profile: Profile, use: ProfileUse, *pids: int) -> None:
         processes = [(pid, created) for pid in pids if (created := create_time(pid)) is not None]

@@ -37,10 +37,10 @@ from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.connect.handoff_link import Handoffs
 from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.dashboard.feed import Feed
-from pwgrid.proxy.hosts.keep_hosts import HostKeeper
+from pwgrid.proxy.hosts.host_heartbeat import HostKeeper
 from pwgrid.proxy.policy.access import Access
 from pwgrid.proxy.policy.arrival import UNIX, Arrivals
-from pwgrid.proxy.policy.refusal import stopping
+from pwgrid.proxy.policy.refusal import replaced, stopping
 from pwgrid.proxy.protocol_description import ProtocolDescription
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.reap_workers import STOPPED, DeadWorkers, keep_reaping
@@ -90,12 +90,15 @@ class GridServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, stop: asyncio.Event) -> None:
         super().__init__(config)
         self._stop = stop
+        self.accepts = asyncio.Event()
+        """Set once it accepts clients, or would."""
         self.encrypted: EncryptedClients | None = None
 
     async def main_loop(self) -> None:
         """Waits for the stop. uvicorn's own loop renews a Date header and counts requests, which nothing here uses."""
         if self.encrypted is not None:
             self.encrypted.open()
+        self.accepts.set()
         await self._stop.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -229,14 +232,15 @@ class Proxy:
         self.control.event("listening", {})
         await first_of(asyncio.wait([serving]), self._stop.wait())
         self.control.stopping()
-        self.queue.close(stopping())
+        self.queue.close(replaced() if self._is_retiring else stopping())
         self.feed.close()
         await serving
         self.handoffs.close()
         if self.gateway.forwarding is not None:
             self.gateway.forwarding.close()
         self.gateway.refusal_log.flush()
-        await self.dead_workers.last_try()
+        if not self._is_retiring:  # else another proxy writes it
+            await self.dead_workers.last_try()
         self._background_tasks.cancel_all_but("control link")
         if self.hosts.name and self.roster.stopping and not self._is_retiring:
             await self.hosts.leave()
@@ -384,8 +388,12 @@ class Proxy:
         assert server is not None
         self._is_retiring = True
         self.hosts.be_silent()
+        # Another master may retire it before it listens. What is about to be opened could not be closed.
+        await first_of(server.accepts.wait(), self._stop.wait())
         server.accept_nobody()
-        self.feed.close()  # its pages connect again, to the other proxy
+        for each in self.boot.listeners:  # also those on which only a TLS process accepts
+            each.close()
+        self.feed.close()  # its pages and live views connect again, to the other proxy
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.longest_wait_s() + 2 * HANDOFF_TIMEOUT_S + GRACE_S):
                 await connections_end(server.server_state)

@@ -32,12 +32,15 @@ class Readiness:
 
     async def shortage(self, pool: str) -> str | None:
         """Returns why this pool can take no session at all; None when it can once a slot is free."""
-        if self._roster.is_available_elsewhere(pool):
+        roster = self._roster
+        if roster.is_available_elsewhere(pool):
             return None
-        if not_ready := self._roster.host_guard or self._roster.shortage(pool):
+        if roster.is_only_elsewhere(pool):  # whatever this host is short of
+            return roster.shortage(pool)
+        if not_ready := roster.host_guard or roster.shortage(pool):
             return not_ready
         look = await self._ask_redis()
-        found = self._roster.pools.get(pool)  # it may have been removed meanwhile
+        found = roster.pools.get(pool)  # it may have been removed meanwhile
         return self._judge(look, [found] if found else []).reason
 
     def _judge(self, look: Look, pools: Iterable[PoolView]) -> Verdict:

@@ -118,6 +118,8 @@ class Roster:
     """What the master has counted, for /metrics."""
     others: tuple["Roster", ...] = ()
     """Those of the other hosts of the grid whose pools clients may ask for."""
+    not_offering: tuple["Roster", ...] = ()
+    """Those of the other hosts that get no clients now, except those with leases of their workers."""
     hosts: Hosts = field(default_factory=Hosts)
     _without: dict[Protocol, frozenset[str]] = field(default_factory=dict)
 
@@ -169,6 +171,13 @@ class Roster:
                     pools[name] = replace(own, versions=versions, available=own.available + pool.available)
         return pools
 
+    def draining_anywhere(self) -> dict[str, PoolView]:
+        """Returns the pools that no host offers (any more), but whose workers may have leases."""
+        listed, offered = dict[str, PoolView](), self.offered_anywhere()
+        for each in (*self.not_offering, *self.others, self):
+            listed |= each.pools
+        return {name: pool for name, pool in listed.items() if name not in offered}
+
     def pool(self, name: str) -> PoolView | None:
         """Returns the pool of this name: this host's, or else the first other one's that offers it. None if there is
         none (any more)."""
@@ -176,6 +185,11 @@ class Roster:
         if not self.others or (own is not None and (own.wanted > 0 or own.starts_for_clients)):
             return own
         return next((each.pools[name] for each in self.others if name in each.offered()), own)
+
+    def is_only_elsewhere(self, name: str) -> bool:
+        """Whether another host offers this pool, and this one does not."""
+        pool = self.pool(name)
+        return pool is not None and pool is not self.pools.get(name)
 
     def is_available_elsewhere(self, name: str) -> bool:
         """Whether another host that gets clients has an available worker of this pool."""
@@ -196,21 +210,23 @@ class Roster:
 
     def worker(self, worker_id: str) -> WorkerView | None:
         """Returns this worker of any host; None if there is no such worker (any more)."""
-        if (own := self.workers.get(worker_id)) is not None or not self.others:
+        if (own := self.workers.get(worker_id)) is not None or not (self.others or self.not_offering):
             return own
-        return next((each.workers[worker_id] for each in self.others if worker_id in each.workers), None)
+        elsewhere = (*self.others, *self.not_offering)
+        return next((each.workers[worker_id] for each in elsewhere if worker_id in each.workers), None)
 
     def all_workers(self) -> Iterator[WorkerView]:
         """Yields the workers of all hosts, this one's first."""
         yield from self.workers.values()
-        for other in self.others:
+        for other in (*self.others, *self.not_offering):
             yield from other.workers.values()
 
     def without(self, protocol: Protocol) -> frozenset[str]:
         """Returns the ids of the workers that do not serve clients of this protocol: those of an older version, while
         the grid is upgraded, and of browsers that have none. One that has not told its version has told nothing."""
         own = self._own_without(protocol)
-        return own.union(*(other.without(protocol) for other in self.others)) if self.others else own
+        elsewhere = (*self.others, *self.not_offering)
+        return own.union(*(other.without(protocol) for other in elsewhere)) if elsewhere else own
 
     def _own_without(self, protocol: Protocol) -> frozenset[str]:
         if protocol not in self._without:  # each client asks, and only another roster has another answer
@@ -253,8 +269,8 @@ class Roster:
         )
 
     def shortage(self, name: str) -> str | None:
-        """Returns why this pool can take no session at all; None when a worker is available."""
-        pool = self.pools.get(name)
+        """Returns why this pool, as `pool` finds it, can take no session at all; None when a worker is available."""
+        pool = self.pool(name)
         return readiness.shortage(name, pool) if pool and not pool.is_removed else f"there is no pool {name} any more"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.connect.gateway import Gateway
 from pwgrid.proxy.dashboard.feed import Feed
-from pwgrid.proxy.hosts.keep_hosts import HostKeeper
+from pwgrid.proxy.hosts.host_heartbeat import HostKeeper
 from pwgrid.proxy.protocol_description import ProtocolDescription
 from pwgrid.proxy.readiness_check import Readiness
 from pwgrid.proxy.roster import Roster

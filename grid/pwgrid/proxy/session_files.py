@@ -12,6 +12,7 @@ names in an open directory, and no link is followed.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import shutil
@@ -45,7 +46,10 @@ _FILE: Final = (
 )  # to open a FIFO does not wait for its other end
 _ID: Final = re.compile("[0-9a-f]{1,64}")
 _NAME: Final = re.compile("[0-9a-f]{32}")
-"""Of a session's directory, as the browser server and allowed_paths.py make them."""
+"""Of a session's directory, as the browser server and confined_paths.py make them."""
+
+_NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO})
+"""What opening a file fails with if there is none of that name, or a link or a socket; every other error passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +71,12 @@ class SessionFiles:
         self._most_bytes = most_bytes
 
     def listed(self, worker_id: str, session_id: str) -> list[SessionFile]:
-        """Those of one session by their names, MOST_FILES at most."""
+        """Those of one session by their names, MOST_FILES at most. Raises OSError if they cannot be read now."""
         try:
             directory = self._open(worker_id, session_id)
-        except OSError:
+        except OSError as error:
+            if not is_not_there(error):
+                raise
             return []
         try:
             with os.scandir(directory) as entries:
@@ -80,33 +86,36 @@ class SessionFiles:
         return sorted((each for each in files if each), key=lambda each: each.name)
 
     def open(self, worker_id: str, session_id: str, name: str) -> tuple[BinaryIO, os.stat_result]:
-        """Opens one of them. Raises OSError if there is no plain file of that name."""
+        """Opens one of them. Raises OSError, of which `is_not_there` tells whether there is no plain file of that
+        name."""
         if name in ("", ".", "..") or "/" in name or "\0" in name:
-            raise FileNotFoundError(name)
+            raise _no_file(name)
         directory = self._open(worker_id, session_id)
         try:
             fd = os.open(name, _FILE, dir_fd=directory)
         finally:
             os.close(directory)
-        file = os.fdopen(fd, "rb", buffering=0)
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            file.close()
-            raise FileNotFoundError(name)
-        return file, status
+            os.close(fd)
+            raise _no_file(name)
+        return os.fdopen(fd, "rb", buffering=0), status
 
     def _open(self, worker_id: str, session_id: str) -> int:
         """Opens the directory of a session. Raises OSError."""
         if not _ID.fullmatch(session_id):
-            raise FileNotFoundError(session_id)
+            raise _no_file(session_id)
         try:
             worker = worker_dir(self._runtime, worker_id)
         except ValueError:  # whatever is in Redis
-            raise FileNotFoundError(worker_id) from None
-        with suppress(OSError):
+            raise _no_file(worker_id) from None
+        try:
             name = os.readlink(worker / SESSION_FILES / session_id)
             if _NAME.fullmatch(name):
                 return os.open(worker / "sessions" / name, _DIRECTORY)
+        except OSError as error:
+            if not is_not_there(error) and error.errno != errno.EINVAL:  # the latter: it is no link
+                raise
         return os.open(self._runtime / KEPT_FILES / worker_id / session_id, _DIRECTORY)
 
     # What is kept
@@ -115,7 +124,10 @@ class SessionFiles:
         """Removes what is kept when its time is over, and the oldest of what is too much. What a grid with other
         settings has kept goes at once."""
         while True:
-            await asyncio.to_thread(self.remove_old, time.time())
+            try:
+                await asyncio.to_thread(self.remove_old, time.time())
+            except OSError as error:  # perhaps only for now: no descriptor is free
+                log.warning("session_files_not_removed", error=str(error))
             await asyncio.sleep(_INTERVAL_S if self._ttl_s else 3600)
 
     def remove_old(self, now: float) -> None:
@@ -147,6 +159,15 @@ class SessionFiles:
             return []
 
 
+def is_not_there(error: OSError) -> bool:
+    """Whether `error` says that there is no such file, and not that it cannot be read now."""
+    return error.errno in _NOT_THERE
+
+
+def _no_file(name: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+
+
 def _plain(entries: Iterator[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
     for each in entries:
         if each.is_file(follow_symlinks=False) and not each.name.endswith(UNFINISHED) and each.name.isprintable():
@@ -156,6 +177,6 @@ def _plain(entries: Iterator[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
 def _described(entry: os.DirEntry[str]) -> SessionFile | None:
     try:
         status = entry.stat(follow_symlinks=False)
-    except OSError:  # removed meanwhile
+    except FileNotFoundError:  # removed meanwhile
         return None
     return SessionFile(entry.name, status.st_size, status.st_mtime)

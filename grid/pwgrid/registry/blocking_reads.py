@@ -15,17 +15,16 @@ from redis.exceptions import RedisError, ResponseError
 from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.common.redis_faults import RedisFault
 from pwgrid.common.redis_url import shown
-from pwgrid.common.session_lifecycle import LIVE
-from pwgrid.registry import hosts as host_records
-from pwgrid.registry import records
+from pwgrid.common.session_lifecycle import LIVE, HeldAs
+from pwgrid.registry import host_records, records
 from pwgrid.registry.fault_of import NONSENSE, fault_of, write_fault
-from pwgrid.registry.hosts import HostsFound
+from pwgrid.registry.host_records import HostsFound
 from pwgrid.registry.open_redis import open_blocking
 from pwgrid.registry.records import RegistrySnapshot, SessionRecord, WorkerRecord
 from pwgrid.registry.scripts import write_probe
+from pwgrid.registry.session_index import IndexReader
 
 TIMEOUT_S: Final = 1.0
-_PAGE: Final = 500
 
 _LATE_S: Final = 5.0
 """Redis may get a session's record up to this long after its `createdAt`."""
@@ -52,15 +51,14 @@ def snapshot(
 
 def latest_sessions(url: str, prefix: str = "", *, status: str | None = None, limit: int = 100) -> list[SessionRecord]:
     """Returns up to `limit` sessions, newest first, of any or of one status. Raises RegistryUnavailable."""
-    found: list[SessionRecord] = []
-    start = 0
+    found: dict[str, SessionRecord] = {}
+    index = IndexReader(prefix, HeldAs.SESSION)
     with _connected(url, prefix) as redis:
-        while True:
-            (ids,) = _pipeline(redis, [("ZREVRANGE", prefix + records.INDEX, start, start + _PAGE - 1)])
-            found += [session for session in _sessions(redis, prefix, ids) if status in (None, session.status)]
-            if len(ids) < _PAGE or len(found) >= limit:
-                return found[:limit]
-            start += _PAGE
+        while not index.is_at_end and len(found) < limit:
+            ids = [session_id for session_id, _ in index.read(_pipeline(redis, index.commands()))]
+            read = _sessions(redis, prefix, ids)
+            found |= {each.session_id: each for each in read if status in (None, each.status)}
+    return [*found.values()][:limit]
 
 
 def session(url: str, session_id: str, prefix: str = "") -> SessionRecord | None:
@@ -96,6 +94,14 @@ def leave_forward(url: str, prefix: str, question: Mapping[str, Any]) -> str:
     with _connected(url, prefix) as redis:
         _pipeline(redis, [command])
     return forward_id
+
+
+def take_back_forward(url: str, prefix: str, forward_id: str) -> bool:
+    """Takes back what `leave_forward` has left. Returns whether it was still there, so that nobody gets it. Raises
+    RegistryUnavailable."""
+    with _connected(url, prefix) as redis:
+        (removed,) = _pipeline(redis, [("DEL", f"{prefix}{host_records.FORWARD}{forward_id}")])
+    return bool(removed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,7 @@ from pwgrid.common.types import BrowserType
 from pwgrid.common.worker_lifecycle import WorkerStatus
 from pwgrid.registry import records
 from pwgrid.registry.fault_of import NONSENSE, fault_of, write_fault
-from pwgrid.registry.hosts import HostRecords
-from pwgrid.registry.lines import Lines
+from pwgrid.registry.host_records import HostRecords
 from pwgrid.registry.open_redis import database
 from pwgrid.registry.records import (
     Activity,
@@ -42,17 +41,18 @@ from pwgrid.registry.records import (
 )
 from pwgrid.registry.redis_client import Argument, RedisClient, Reply, Subscription, check
 from pwgrid.registry.scripts import SCRIPTS, write_probe
+from pwgrid.registry.session_index import CHUNK, IndexReader
 from pwgrid.registry.session_update import SessionUpdate
+from pwgrid.registry.take_turn import Lines
 from pwgrid.settings.model import Settings
 
 log = structlog.get_logger()
 
 LOST: Final = Reason(EndReason.WORKER_LOST)
 
-_PAGE_CHUNK: Final = 200
-
 MOST_READ: Final = 10_000
-"""How many records one page may read; by hand, 0.15 s. With the default SESSION_HISTORY_MAX that is all there are."""
+"""How many records one page may read; by hand, 0.15 s. With the default SESSION_HISTORY_MAX only older sessions that
+live are not among the first ones."""
 
 
 class Registry:
@@ -517,23 +517,24 @@ class Registry:
     ) -> SessionPage:
         """Returns up to `limit` sessions, or leases, that pass, the newest first, or those among the next MOST_READ.
         `cursor` is the previous page's; new sessions do not shift the pages."""
-        found: list[SessionRecord] = []
-        index = f"{self._prefix}{kind}s:index"
-        score, last_id = _read_cursor(cursor) if cursor else ("+inf", None)
+        found: dict[str, SessionRecord] = {}
+        index = IndexReader(self._prefix, kind, _read_cursor(cursor) if cursor else None)
         async with self._deadline():
-            for _ in range(MOST_READ // _PAGE_CHUNK):
-                entries = await self._entries(index, score, last_id)
+            for _ in range(MOST_READ // CHUNK):
+                replies = await self.client.pipeline(index.commands())
+                with self._makes_sense():
+                    entries = index.read(replies)
                 read = await self._records(kind, [id_ for id_, _ in entries])
                 for id_, created_at in entries:
-                    score, last_id = str(created_at), id_
                     session = read.get(id_)
                     if session is not None and passes(session):
-                        found.append(session)
+                        found[id_] = session
                         if len(found) == limit:
-                            return SessionPage(found, f"{score}:{last_id}")
-                if len(entries) < _PAGE_CHUNK:
-                    return SessionPage(found, None)
-        return SessionPage(found, f"{score}:{last_id}")
+                            index.go_to(id_, created_at)
+                            return SessionPage([*found.values()], ":".join(index.place))
+                if index.is_at_end:
+                    return SessionPage([*found.values()], None)
+        return SessionPage([*found.values()], ":".join(index.place))
 
     async def _records(self, kind: HeldAs, ids: Collection[str]) -> dict[str, SessionRecord]:
         """Returns the records of sessions, or of leases, by their ids, without those that are gone."""
@@ -544,25 +545,14 @@ class Registry:
                 read |= {id_: SessionRecord.read(id_, found) for id_, found in zip(some, hashes, strict=True) if found}
         return read
 
-    async def _entries(self, index: str, score: str, last_id: str | None) -> list[tuple[str, float]]:
-        """Returns the next ids with their times, after `last_id`, which may share its millisecond with others."""
-        offset = 0
-        if last_id is not None:
-            same = await self.client.call("ZREVRANGEBYSCORE", index, score, score)
-            offset = sum(session_id >= last_id for session_id in same)  # Redis orders equal scores by bytes
-        entries = await self.client.call(
-            *("ZREVRANGEBYSCORE", index, score, "-inf", "WITHSCORES", "LIMIT", offset, _PAGE_CHUNK)
-        )
-        with self._makes_sense():
-            return [(session_id, created_at) for session_id, created_at in entries]
-
     async def _of_worker(self, browser_type: BrowserType, worker_id: str, name: str) -> str | None:
         reply: str | None = await self.client.call("HGET", f"{self._prefix}worker:{browser_type}:{worker_id}", name)
         return reply
 
     async def _reap(self, threshold_s: float, reason: Reason[EndReason], only: str, lock_s: float) -> Reaped:
         owner = self._instance if lock_s else ""
-        tail = (self._settings.session_history_ttl, str(reason), only, owner, lock_s or "", "names", reason.kind)
+        history_ttl_s, history_max = self._settings.session_history_ttl, self._settings.session_history_max
+        tail = (history_ttl_s, str(reason), only, owner, lock_s or "", "names", reason.kind, history_max)
         entries = await self._run("reaper", self._time(), threshold_s, self._prefix, *tail)
         with self._makes_sense():
             return {worker: Failed(tuple(sessions), tuple(leases)) for worker, sessions, leases in entries or ()}

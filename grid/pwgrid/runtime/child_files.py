@@ -27,6 +27,8 @@ from pwgrid.runtime.process_identity import find_process
 WORKER_FILE: Final = "worker.json"
 RETIRING: Final = "retiring"
 """The status of a proxy or TLS process that accepts no more clients."""
+COMING: Final = "coming"
+"""The status of a proxy that does not listen yet."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")  # not psutil's boot time: that moves with the clock
 
 
@@ -57,6 +59,8 @@ class ChildState:
     reason: dict[str, str] | None = None
     recycle: dict[str, str] | None = None
     spare: bool = False
+    purpose: str = ""
+    """What the master wants of a worker, by name; empty in a file of an older version, which had `spare` alone."""
     is_successor: bool = False
     sessions_until: float | None = None
     uid: int = field(default_factory=os.getuid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import math
 import os
 import re
 import select
@@ -21,7 +22,7 @@ import orjson
 from pwgrid.common.errors import AlreadyRunning, GridError
 from pwgrid.common.worker_id import is_worker_id
 from pwgrid.runtime.display_sockets import DISPLAYS, remove_sockets
-from pwgrid.runtime.process_identity import create_time, find_process
+from pwgrid.runtime.process_identity import KILL_S, create_time, find_process
 
 # A Unix socket path has 108 bytes, the last one a zero.
 MAX_SOCKET_PATH_BYTES: Final = 107
@@ -55,6 +56,13 @@ _VERSION: Final = re.compile(r"[0-9]+(\.[0-9]+){0,5}")
 _MOST_BYTES: Final = 1 << 20
 _TRIES: Final = 100
 _TRY_MS: Final = 20
+
+REDIS_S: Final = 5.0
+"""The time for Redis to end, which the last child of a dead master gives it."""
+
+LAST_CHILD_S: Final = REDIS_S + 2 * KILL_S + 2.0
+"""The last child of a dead master has the lock for so long at the most: it may have to kill Redis, and what else is
+left, and removes all files."""
 
 
 class RuntimeDirError(GridError):
@@ -137,6 +145,8 @@ class RuntimeDir:
         self.directory: Final = base / str(port)
         self._owns_base = owns_base
         self._lock_fd = -1
+        self._unaged: list[int] = []
+        """Descriptors by which systemd-tmpfiles passes over these directories."""
         self._is_kept = False
         self._endpoint = ""
         longest = _longest_bytes(self.directory)
@@ -165,6 +175,7 @@ class RuntimeDir:
         except OSError as error:
             reason = error.strerror or str(error)
             raise RuntimeDirError(f"cannot make the runtime directory {self.directory}: {reason}") from error
+        self._unaged = _keep_from_ageing(self.directory.parent, self.directory)
         self._endpoint = endpoint
         self._is_kept = any(entry.name != _LOCK for entry in self.directory.iterdir())
         try:
@@ -257,8 +268,9 @@ class RuntimeDir:
                 self.directory.rmdir()
                 if self._owns_base:
                     self.directory.parent.rmdir()
-        os.close(self._lock_fd)
-        self._lock_fd = -1
+        for fd in (self._lock_fd, *self._unaged):
+            os.close(fd)
+        self._lock_fd, self._unaged = -1, []
 
 
 def worker_dir(runtime: Path, worker_id: str) -> Path:
@@ -301,7 +313,7 @@ def _lock_without_master(directory: Path) -> int | None:
 
 def _make_and_lock(path: Path) -> int:
     """Tries again when another grid, at its end, removes the base, the directory or the lock file meanwhile."""
-    tries = 0
+    deadline = math.inf
     while True:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_owner(path.parent, "may be written only by its owner", stat.S_IWGRP | stat.S_IWOTH)
@@ -313,11 +325,26 @@ def _make_and_lock(path: Path) -> int:
             continue
         if fd is not None:
             return fd
-        holder = _holder_of(path)
-        tries += 1
-        if holder is not None or tries >= _TRIES:
+        holder, now = _holder_of(path), time.monotonic()
+        deadline = min(deadline, now + LAST_CHILD_S)
+        if holder is not None or now >= deadline:
             raise AlreadyRunning(holder.pid if holder else None)
-        select.poll().poll(_TRY_MS)  # the last child of a dead master removes its files
+        select.poll().poll(_TRY_MS)  # the last child of a dead master ends its grid
+
+
+def _keep_from_ageing(*directories: Path) -> list[int]:
+    """Lock directories in the way that tells systemd-tmpfiles to remove nothing below them (man tmpfiles.d): in /tmp it
+    removes what nobody has used for ten days. Others may lock them in this way, too. Returns the locks' descriptors."""
+    fds: list[int] = []
+    for directory in directories:
+        with suppress(OSError):  # the file system has no locks
+            fds.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
+            for _ in range(_TRIES):
+                with suppress(BlockingIOError):
+                    fcntl.flock(fds[-1], fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    break
+                select.poll().poll(_TRY_MS)  # systemd-tmpfiles looks at it now
+    return fds
 
 
 def _flock(path: Path, flags: int = 0) -> int | None:

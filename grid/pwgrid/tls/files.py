@@ -40,19 +40,23 @@ class CertificateFiles:
 
     def look(self) -> None:
         """Takes what the files have, if that is new and whole. Of two files the second one may come a moment later: a
-        pair that does not fit is told of when it is still the same at the next look."""
+        pair that does not fit is told of when it is still the same at the next look. It is tried again all the same:
+        perhaps it only could not be read (no descriptor was free)."""
         self._look_at = time.monotonic() + LOOK_S
         stamp = stamp_of(*self._paths)
-        if stamp == self._stamp:
-            if self.problem is not None and not self._is_told:
-                self._is_told = True
-                log.error("certificate_not_taken", reason=self.problem, about="new clients get the one before it")
+        is_new = stamp != self._stamp
+        if not is_new and self.problem is None:
             return
-        self._stamp, self._is_told = stamp, False
+        self._stamp = stamp
         try:
             self.context = self._new_context()
         except GridError as error:
             self.problem = error.sentence
+            if is_new:
+                self._is_told = False
+            elif not self._is_told:
+                self._is_told = True
+                log.error("certificate_not_taken", reason=self.problem, about="new clients get the one before it")
             return
         self.problem = None
         log.info("certificate_taken", file=self._paths[0])

@@ -14,8 +14,8 @@ from typing import Final
 import structlog
 
 from pwgrid.common.acceptor import Acceptor, until_readable
+from pwgrid.common.connect_tcp import connect_tcp
 from pwgrid.common.kernel_tls import is_in_kernel
-from pwgrid.common.tcp_options import tune
 from pwgrid.common.tls_process_lines import CONNECTED, END, read_target, refusal_line
 from pwgrid.tls.handshake import shake_hands
 from pwgrid.tls.session import TlsSession
@@ -126,7 +126,7 @@ class ToOtherHosts:
                     with sock:  # a close of this copy says nothing to the host
                         socket.send_fds(way, [CONNECTED], [sock.fileno()])
                     return None
-                plain = await self._connect(host, port)
+                plain = await connect_tcp(host, port, CONNECT_S, self._ping_timeout_s)
                 made, _ = await self._loop.create_connection(
                     lambda: session.inner, sock=plain, ssl=self._context, server_hostname=host
                 )
@@ -139,30 +139,12 @@ class ToOtherHosts:
             way.close()
             raise
 
-    async def _connect(self, host: str, port: int) -> socket.socket:
-        """A connection over TCP. Raises OSError."""
-        failed = OSError("its name has no address")
-        for family, _, _, _, address in await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-            tune(sock, self._ping_timeout_s)
-            try:
-                await self._loop.sock_connect(sock, address)
-            except OSError as error:
-                sock.close()
-                failed = error
-            except asyncio.CancelledError:
-                sock.close()
-                raise
-            else:
-                return sock
-        raise failed
-
     async def _connect_in_kernel(self, host: str, port: int) -> ssl.SSLSocket | None:
         """A connection whose TLS is in the kernel; None if the two sides have nothing in common that it takes. Raises
         OSError."""
         if self._kernel_context is None:
             return None
-        sock = await self._connect(host, port)
+        sock = await connect_tcp(host, port, CONNECT_S, self._ping_timeout_s)
         with contextlib.ExitStack() as closed:
             # This makes the plain socket the secure one's, also if it fails.
             client = self._kernel_context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)

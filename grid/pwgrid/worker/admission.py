@@ -80,6 +80,11 @@ class Admission:
         self.sessions.end(session_id, Reason(EndReason.ENDED_BY_OPERATOR))
         return {"refused": None}
 
+    @property
+    def has_profiles(self) -> bool:
+        """Whether there are profiles to save, also because a lease has one, whose client may still come."""
+        return self.sessions.has_profiles or any(lease.profile for lease in self._slots.held.values())
+
     def link_ended(self, link: int) -> None:
         """Called when a proxy is gone."""
         self.leases.link_ended(link)

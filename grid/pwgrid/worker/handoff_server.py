@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from pwgrid.common.packet_server import PROMISE_AGAIN_S, PROMISE_S, Action, PacketServer
-from pwgrid.common.profiles import Profile
+from pwgrid.common.profile_names import Profile
 from pwgrid.common.types import Protocol as Spoken
 from pwgrid.registry.records import TOKEN_ID
 from pwgrid.worker.holders import LiveSession, OfferedClient, OwnBrowser

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
-from pwgrid.common.profiles import Profile
+from pwgrid.common.profile_names import Profile
 from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.session_lifecycle import HeldAs, SessionStatus, how_ended
 from pwgrid.common.types import Protocol

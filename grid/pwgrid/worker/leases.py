@@ -21,7 +21,7 @@ import structlog
 
 from pwgrid.common.atomic_write import write_whole
 from pwgrid.common.errors import GridError
-from pwgrid.common.profiles import Profile, ProfileInUse, TooManyProfiles
+from pwgrid.common.profile_names import Profile, ProfileInUse, TooManyProfiles
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.common.types import Isolation, Protocol
 from pwgrid.common.worker_lifecycle import WorkerStatus
@@ -322,8 +322,7 @@ class Leases:
         if lease.connected:
             lease.over = end
             self._write()
-            if lease.profile is not None:
-                self.sessions.profiles.lease_ends(lease)
+            self._ends_with_session(lease)
             self.sessions.end(lease.connected, end.reason)
         else:
             self._finish(lease, end)
@@ -334,8 +333,14 @@ class Leases:
         for lease in list(self.slots.held.values()):
             self._refuse_waiting(lease, OfferRefusal.NO_LEASE)
             lease.over = lease.over or end
-            if not lease.connected:
+            if lease.connected:
+                self._ends_with_session(lease)
+            else:
                 self._finish(lease, lease.over)
+
+    def _ends_with_session(self, lease: Lease) -> None:
+        if lease.profile is not None and (server := self.sessions.server) is not None:
+            self.sessions.profiles.lease_ends(lease, server.pid)
 
     def grid_stops(self) -> None:
         """Called when the whole grid stops: ends the leases that no client has come with, which would hold up the stop,

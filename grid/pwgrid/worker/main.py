@@ -28,7 +28,7 @@ from pwgrid.runtime.child_arguments import WorkerArguments
 from pwgrid.runtime.directory import CODE_CACHE, KEPT_FILES
 from pwgrid.runtime.last_child_ends_grid import end_grid_if_last
 from pwgrid.worker.admission import Admission
-from pwgrid.worker.browser.allowed_paths import Identity, replaced
+from pwgrid.worker.browser.confined_paths import Identity, replaced
 from pwgrid.worker.browser.health import Asked, BrowserHealth, HealthTimes
 from pwgrid.worker.browser.launch import LaunchSpec
 from pwgrid.worker.browser.server import BrowserServer
@@ -72,6 +72,8 @@ class Worker:
             on_served=self._watch_lifetime,
         )
         self.admission.sessions.on_kept = self._kept_changed
+        # At once: the master gives the end of a worker with profiles more time.
+        self.admission.sessions.profiles.on_taken = lambda: self.control.push_state(self._view())
         self._missed_for = ""
         """Why the last heartbeat was missed; empty if it was not. The log has each reason once."""
         self._shown_suspicion: str | None = None
@@ -372,6 +374,7 @@ class Worker:
         self.admission.all_ended("grid", EndReason.HUNG)
         self._stop_s = 0.0
         self._fail(Reason(WorkerEnd.BROWSER_SERVER_HUNG), 0.0, EndReason.HUNG)
+        await server.stop(0)  # now: the clients that are on their way to it wait for that
 
     async def _tell_when_outdated(self, files: Mapping[str, Identity]) -> None:
         """Has the master replace this worker when another file is where one of these was: the kernel knows files by
@@ -463,6 +466,8 @@ class Worker:
             view["ownBrowsers"] = slots.own_browsers
         if slots.launches:
             view["launches"] = slots.launches
+        if self.admission.has_profiles:
+            view["hasProfiles"] = True
         if kept := slots.kept():
             assert kept[0].kept is not None
             view |= {"kept": len(kept), "oldestKept": {"session": kept[0].id, "since": kept[0].kept.since}}

@@ -6,6 +6,7 @@ All copying is done in threads: other sessions do not wait for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import tarfile
@@ -13,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -21,12 +21,12 @@ import structlog
 
 from pwgrid.common.errors import GridError
 from pwgrid.common.launch_failure import BrowserLaunchError
-from pwgrid.common.profiles import NotSaved, Profile, ProfileUse
+from pwgrid.common.profile_names import NotSaved, Profile, ProfileUse
 from pwgrid.profiles.paths import profiles_directory
 from pwgrid.profiles.store import ProfileStore
 from pwgrid.registry.records import NAME, RUN
 from pwgrid.runtime.child_arguments import WorkerArguments
-from pwgrid.worker.browser.allowed_paths import Directories
+from pwgrid.worker.browser.confined_paths import Directories
 from pwgrid.worker.holders import Lease, LiveSession, ProfileCopy
 
 log = structlog.get_logger()
@@ -53,8 +53,9 @@ class SessionProfiles:
         """By their sessions' ids, those that are being copied for them."""
         self._copies: dict[str, ProfileCopy] = {}
         """Of live sessions."""
-        self._uses: dict[str, ProfileUse] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.on_taken: Callable[[], None] = lambda: None
+        """Called when a session or lease is about to get a profile, which is to be saved in the end."""
 
     async def take(self, session: LiveSession, profile: Profile, pid: int, until: float) -> ProfileCopy:
         """Copies a profile for a session of the browser server `pid`; with a lease, what that has. `until` is in
@@ -63,7 +64,8 @@ class SessionProfiles:
         fields = session.client_fields
         use = ProfileUse(session.id, time.time(), fields.get(NAME, ""), fields.get(RUN, ""))
         copy = ProfileCopy(profile, self._own / f"profile-{session.id}")
-        self._copies[session.id], self._uses[session.id] = copy, use
+        self._copies[session.id] = copy
+        self.on_taken()
 
         def work() -> None:
             store = self._store()
@@ -84,18 +86,19 @@ class SessionProfiles:
     async def take_for_lease(self, lease: Lease, profile: Profile, pid: int) -> None:
         """Gives a profile to this lease, and to nobody else until `let_lease_go`, or the end of the browser server
         `pid`. Raises ProfileInUse, TooManyProfiles, OSError and GridError."""
+        self.on_taken()
         use, most = self._use_of_lease(lease), self._settings.profiles_max
         await self._in_thread(lambda: self._store().take(profile, use, pid, most))
 
-    def lease_ends(self, lease: Lease) -> None:
+    def lease_ends(self, lease: Lease, pid: int) -> None:
         """Called when the session of a lease that is over begins to end: as `ends`."""
         if lease.profile is not None:
-            self._start(self._note_end(lease.profile, replace(self._use_of_lease(lease), is_ending=True)))
+            self._note_end(lease.profile, self._holder("", lease.id), pid)
 
     def let_lease_go(self, lease: Lease) -> None:
         """Called when a lease is over, or was never kept: nobody has its profile any more."""
         if (profile := lease.profile) is not None:
-            holder = self._use_of_lease(lease).session
+            holder = self._holder("", lease.id)
             self._start(self._done(lambda: self._store().let_go(profile, holder)))
 
     def _use_of_lease(self, lease: Lease) -> ProfileUse:
@@ -113,20 +116,23 @@ class SessionProfiles:
         if self._settings.profiles != "off":
             self._start(self._let_go_others(pid, {*copies, *(self._holder("", each) for each in leases)}))
 
-    def ends(self, session_id: str) -> None:
+    def ends(self, session_id: str, pid: int) -> None:
         """Called when the session has lost its last client, and its browser begins to end: who asks for the profile now
-        waits for that."""
+        waits for that. `pid`: of the browser server."""
         if (copy := self._copies.get(session_id)) is not None:
-            use = self._uses.get(session_id) or ProfileUse(session_id, time.time())
-            self._start(self._note_end(copy.profile, replace(use, is_ending=True)))
+            self._note_end(copy.profile, session_id, pid)
 
     def has(self, session_id: str) -> bool:
         return session_id in self._copies
 
+    @property
+    def has_any(self) -> bool:
+        """Whether a session has one that is not being saved yet."""
+        return bool(self._copies)
+
     def drop(self, session_id: str) -> None:
         """Nothing is saved of this session, if it has a profile at all."""
         if (copy := self._copies.pop(session_id, None)) is not None:
-            self._uses.pop(session_id, None)
             self._start(self._let_go(copy.profile, session_id, copy.directory))
 
     async def save(self, session_id: str, copy: ProfileCopy, lease_id: str, *, is_in_order: bool) -> str:
@@ -134,7 +140,6 @@ class SessionProfiles:
         it was not saved, or "". `is_in_order`: its browser has ended by itself when it was told to, so that all is
         written."""
         self._copies.pop(session_id, None)
-        self._uses.pop(session_id, None)
         profile, late, holder = copy.profile, threading.Event(), self._holder(session_id, lease_id)
         why = "" if is_in_order else "its browser did not end in order"
         if is_in_order:
@@ -165,15 +170,16 @@ class SessionProfiles:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _note_end(self, profile: Profile, use: ProfileUse) -> None:
-        await self._done(lambda: self._store().ends(profile, use, os.getpid()))
+    def _note_end(self, profile: Profile, holder: str, pid: int) -> None:
+        # The browser server may outlive this process, whose successor saves then. This process outlives it in a stop.
+        self._start(self._done(lambda: self._store().ends(profile, holder, pid, os.getpid())))
 
     async def _let_go(self, profile: Profile, session_id: str, directory: Path) -> None:
         if (taking := self._taking.pop(session_id, None)) is not None:
             await asyncio.wait([taking])
 
         def work() -> None:
-            shutil.rmtree(directory, ignore_errors=True)
+            _remove(directory)
             self._store().let_go(profile, session_id)
 
         await self._done(work)
@@ -183,7 +189,7 @@ class SessionProfiles:
             store = self._store()
             for each in store.used_by(pid):
                 if each.use is not None and each.use.session not in sessions:
-                    shutil.rmtree(self._own / f"profile-{each.use.session}", ignore_errors=True)
+                    _remove(self._own / f"profile-{each.use.session}")
                     store.let_go(each.profile, each.use.session)
 
         await self._done(work)
@@ -200,6 +206,16 @@ class SessionProfiles:
 
     def _store(self) -> ProfileStore:
         return ProfileStore(profiles_directory(self._settings))
+
+
+def _remove(directory: Path) -> None:
+    """Removes a copy. If this process is killed meanwhile its successor, which may save it once more, finds none rather
+    than a part of one."""
+    gone = directory.with_name(f"{directory.name}.gone")
+    with contextlib.suppress(OSError):
+        directory.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _why(error: Exception) -> str:

@@ -271,8 +271,14 @@ class RegistrySync:
         )
 
     async def _register(self) -> None:
-        await self._registry.register(self._record(), lifetime=self._slots.lifetime, sessions=self._live())
-        self._is_due.clear()  # Redis has just got all that a heartbeat writes
+        was_due = self._is_due.is_set()
+        self._is_due.clear()  # Redis gets all that a heartbeat writes; what comes from here on is for the next one
+        try:
+            await self._registry.register(self._record(), lifetime=self._slots.lifetime, sessions=self._live())
+        except BaseException:
+            if was_due:
+                self._is_due.set()
+            raise
 
     def _kept(self) -> dict[str, str]:
         """Until when each session is kept, as its record has it: "" for those that have clients again."""

@@ -11,9 +11,9 @@ import structlog
 
 from pwgrid.common.client_marks import mark_passed_on
 from pwgrid.common.errors import BrowserServerGone
-from pwgrid.common.launch_failure import BrowserLaunchError
+from pwgrid.common.launch_failure import BrowserLate, BrowserLaunchError
 from pwgrid.common.packet_server import PROMISE_AGAIN_S, PROMISE_S
-from pwgrid.common.profiles import ProfileInUse, TooManyProfiles
+from pwgrid.common.profile_names import ProfileInUse, TooManyProfiles
 from pwgrid.common.reasons import EndReason, OfferRefusal, Reason
 from pwgrid.common.types import GIVEN_BY_CLIENTS, Isolation, Protocol
 from pwgrid.registry.records import ISOLATION, OF_LEASE, PROTOCOL, TOKEN, TOKEN_ID
@@ -32,18 +32,20 @@ CLOSE_GRACE_S: Final = 5.0
 """How long the browser server has to report closed sessions before it is ended."""
 
 PROFILE_GRACE_S: Final = 15.0
-"""The same where one of them has a profile, which its browser writes and this worker saves. The master waits longer
-(DRAIN_GRACE_S in pwgrid/master/policy/worker_state_machine.py)."""
+"""The same where one of them has a profile, which its browser writes first. Then this worker saves it, in up to COPY_S,
+for which the master waits (PROFILES_S in pwgrid/master/policy/worker_state_machine.py)."""
 
 
 @dataclass(slots=True)
 class _Acquiring:
     """A client that waits for a browser of its own, and what gets that. `promised`: until when its proxy is to hear of
-    it (time.monotonic()); after that another worker may have the client."""
+    it (time.monotonic()); after that another worker may have the client. `came_when_full`: it found all own browsers in
+    use that there may be (MAX_OWN_BROWSERS), and had to wait for one to end."""
 
     client: OfferedClient
     task: asyncio.Task[None]
-    promised: float
+    came_when_full: bool
+    promised: float = 0.0
 
 
 class Sessions:
@@ -115,6 +117,8 @@ class Sessions:
         if closed.session_id in self._saving:
             return
         if closed.profile is not None:
+            if closed.session_id not in self._ending:  # its end has begun under this worker's predecessor
+                self.profile_ends(closed.session_id)
             task = asyncio.create_task(self._save_and_end(closed, closed.profile, on_record))
             self._saving[closed.session_id] = task
             return
@@ -130,6 +134,11 @@ class Sessions:
         del self._saving[closed.session_id]
         self._ended(closed, on_record)
 
+    @property
+    def has_profiles(self) -> bool:
+        """Whether profiles are to be saved before this process ends."""
+        return bool(self._saving) or self.profiles.has_any
+
     async def profiles_saved(self) -> None:
         """Returns once no session is over but for its profile, and every profile is given free. Bounded."""
         if self._saving:
@@ -138,8 +147,9 @@ class Sessions:
 
     def profile_ends(self, session_id: str) -> None:
         """Called when the browser of a session with a profile begins to end."""
+        assert self.server is not None
         self._ending.add(session_id)
-        self.profiles.ends(session_id)
+        self.profiles.ends(session_id, self.server.pid)
 
     def is_ending(self, session_id: str) -> bool:
         """Whether the session is over but for its profile: it takes no client any more."""
@@ -185,9 +195,14 @@ class Sessions:
         )
 
     def all_ended(self, end: End) -> None:
-        """Ends every live session in the records, when no browser server will report their ends."""
-        for session_id in self._slots.live.keys() - self._saving.keys():
-            self.ended(SessionClosed(session_id, 0, 0, end))
+        """Ends every live session in the records, when no browser server will report their ends. A client that it has
+        not got may go to another worker: one that waits for its own browser hears that here, one that is on its way
+        once the link to the browser server has ended."""
+        for session_id in list(self._acquiring):
+            self._let_go(session_id, OfferRefusal.GONE)
+        for session in list(self._slots.live.values()):
+            if session.is_served and session.id not in self._saving:
+                self.ended(SessionClosed(session.id, 0, 0, end))
 
     def end(self, session_id: str, reason: Reason[EndReason], text: str | None = None) -> None:
         """Closes one session; `ended` follows. Ignores unknown ids. `text` is what its client hears."""
@@ -328,11 +343,16 @@ class Sessions:
         session.client_fields = {**fields, **session.client_fields}
         self._on_offered()
         task = asyncio.create_task(self._acquire(session.id, own))
-        self._acquiring[session.id] = waits = _Acquiring(client, task, 0.0)
+        is_full = self._slots.own_browsers > self._most_own
+        self._acquiring[session.id] = waits = _Acquiring(client, task, is_full)
         self._promise(waits)
         if self._promising is None:
             self._promise_later()
         task.add_done_callback(lambda _: self._acquired(waits, own))
+
+    @property
+    def _most_own(self) -> int:
+        return self._boot.pool.max_own_browsers or self._boot.settings.max_concurrent_sessions
 
     def _promise(self, waits: _Acquiring) -> None:
         waits.promised = time.monotonic() + PROMISE_S
@@ -384,6 +404,11 @@ class Sessions:
                 self._hand_over(replace(client, deadline=min(own.until, waits.promised)))
                 if end is not None:
                     self.end(session_id, *end)
+            case BrowserLate() if waits.came_when_full:
+                log.warning("own_browsers_full", session=session_id, most=self._most_own)
+                client.answer(
+                    OfferRefusal.OWN_FULL, detail=f"all {self._most_own} of its worker are in use (MAX_OWN_BROWSERS)"
+                )
             case BrowserLaunchError():
                 log.warning("own_browser_failed", session=session_id, error=error.reason)
                 client.answer(OfferRefusal.NOT_LAUNCHED, detail=error.reason)

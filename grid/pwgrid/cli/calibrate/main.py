@@ -13,7 +13,7 @@ import click
 
 from pwgrid.cli import output
 from pwgrid.cli.calibrate import plot, sizing
-from pwgrid.cli.options import PRIVATE, Configured, as_arguments, with_json
+from pwgrid.cli.options import Configured, as_arguments, as_private, with_json
 from pwgrid.common.atomic_write import rewrite
 from pwgrid.common.errors import GridError
 from pwgrid.common.types import BROWSER_TYPES
@@ -55,7 +55,7 @@ def calibrate(config_file: Path | None, **rest: Any) -> None:
     names = ("url", "script", "browser_type", "seconds", "most", "svg", "write", "as_json")
     asked = CalibrateOptions(**{name: rest.pop(name) for name in names})
     environment = without_application_redis()
-    loaded = load(config_file, environment, rest | PRIVATE)
+    loaded = load(config_file, environment, as_private(rest), private=True)
     # A flag would beat what is set for the measurement, in the grid's environment.
     given = {**rest, **dict.fromkeys(settings_for(asked)), "port": 0, "config_file": config_file}
     main(asked, loaded, as_arguments(given), environment)
@@ -67,7 +67,7 @@ def main(asked: CalibrateOptions, loaded: Loaded, arguments: Sequence[str], envi
     from pwgrid.settings.load import DEFAULT_FILE, FILE_VARIABLE
 
     file = loaded.config_file or Path(environment.get(FILE_VARIABLE) or DEFAULT_FILE)
-    _check(asked, file)
+    _check(asked, file, loaded)
     if asked.script is not None:
         measure.command(asked.script)
 
@@ -83,7 +83,8 @@ def main(asked: CalibrateOptions, loaded: Loaded, arguments: Sequence[str], envi
         click.echo(output.as_json(sizing.as_data(found, proposal)))
     for line in ["", *plot.report(found), "", *(f"- {reason}" for reason in proposal.reasons), ""]:
         say(line)
-    for name, value in proposal.settings.items():
+    has_pools = bool(loaded.settings.pools)
+    for name, value in (sizing.for_a_pool(proposal.settings) if has_pools else proposal.settings).items():
         say(f"{name} = {value}")
     say("")
     # Only now: minutes of measuring are not lost where a file cannot be written.
@@ -91,17 +92,20 @@ def main(asked: CalibrateOptions, loaded: Loaded, arguments: Sequence[str], envi
         _draw(asked.svg, plot.as_svg(found.steps, f"{asked.browser_type} on {found.cores:g} cores"))
     if asked.write:
         write(file, proposal.settings)
-    say(
-        f"written into {file}: pwgrid reload, or a new start, takes it"
-        if asked.write
-        else "--write puts this into a file"
-    )
+        say(f"written into {file}: pwgrid reload, or a new start, takes it")
+    else:
+        say("put this into the table of a pool" if has_pools else "--write puts this into a file")
 
 
-def _check(asked: CalibrateOptions, file: Path) -> None:
+def _check(asked: CalibrateOptions, file: Path, loaded: Loaded) -> None:
     """Raises GridError for options with which a grid would be started for nothing."""
     if asked.url is not None and asked.script is not None:
         raise click.UsageError("--url and --script: one of them is what a session does")
+    if asked.write and loaded.settings.pools:
+        raise GridError(
+            f"--write: there are pools ({loaded.sources['pools']}), and nobody says which of them this is for: leave it"
+            " out, and put what is proposed into a pool's table"
+        )
     # A file is replaced as a whole, for which its directory must be writable.
     if asked.write and not os.access(os.path.dirname(os.path.realpath(file)), os.W_OK | os.X_OK):
         raise GridError(f"{file} cannot be written: name another file by --config, or leave --write out")

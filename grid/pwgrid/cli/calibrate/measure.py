@@ -48,6 +48,9 @@ STAND_IN: Final = (
 )
 """The page that sessions open without --url and --script: 2,000 rows."""
 
+NO_POOLS: Final = ","
+"""A list without an entry, which takes the place of the pools that the configuration file has."""
+
 Session = Callable[[], Awaitable[None]]
 """Runs one session from connect to close. Raises SessionFailed."""
 
@@ -77,8 +80,10 @@ class CalibrateOptions:
 
 
 def settings_for(asked: CalibrateOptions) -> dict[str, object]:
-    """The settings of a grid that recycles no worker, refuses no client and runs no canary while it is measured."""
+    """The settings of a grid that has one pool, recycles no worker, refuses no client and runs no canary while it is
+    measured."""
     return {
+        "pools": NO_POOLS,
         "max_concurrent_sessions": max(asked.most_clients, TOGETHER),
         "max_lifetime_sessions": NEVER,
         "max_launches": 0,
@@ -221,7 +226,7 @@ class _Calibration:
         return max(0.0, (sum(sizes) - len(sizes) * worker_mib) / max(1, sessions))
 
     def _workers(self) -> list[dict[str, Any]]:
-        """The workers of the measured pool; the configuration may have other pools."""
+        """The workers of the measured pool."""
         return [each for each in ask(self._grid, "status")["workers"] if each["pool"] == self._asked.browser_type]
 
     def _trees(self) -> list[list[psutil.Process]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -25,6 +25,15 @@ START_SHARE: Final = 0.02
 """The part of the processor time of a worker's sessions that the launch of its replacement may take."""
 
 LEAST_LIFETIME, MOST_LIFETIME = 50, 1000
+
+
+KEYS_OF_A_POOL: Final = {
+    "max_concurrent_sessions": "slots",
+    "max_lifetime_sessions": "lifetime",
+    "max_worker_memory_mib": "max_memory_mib",
+    "max_worker_memory_hard_mib": "max_memory_hard_mib",
+}
+"""What settings are called in a table [[pools]]; the number of workers is `workers` there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +83,11 @@ class Proposal:
 
     settings: dict[str, int]
     reasons: tuple[str, ...]
+
+
+def for_a_pool(settings: Mapping[str, int]) -> dict[str, int]:
+    """The proposed settings by the keys of a table [[pools]]."""
+    return {KEYS_OF_A_POOL.get(name, "workers"): value for name, value in settings.items()}
 
 
 def bend(steps: Sequence[Step]) -> Step:

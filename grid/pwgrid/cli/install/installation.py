@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import click
+import psutil
 
 import pwgrid
 from pwgrid.cli.install.record import Record
@@ -189,9 +190,10 @@ class Installation(ABC):
 
     @cached_property
     def _settings(self) -> Settings:
-        """What the configuration of an earlier installation says, which is kept."""
+        """What the configuration of an earlier installation says, which is kept. Raises GridError."""
         file = self._places.config / "grid.toml"
-        return load(file, {}, {}).settings if file.exists() else Settings()
+        # The service's address is not the file's, and its token need not be there.
+        return load(file, {}, {"host": "127.0.0.1"}).settings if file.exists() else Settings()
 
     @cached_property
     def _browsers(self) -> list[FoundBrowser | None]:
@@ -250,9 +252,16 @@ class Installation(ABC):
             mode = 0o640 if token_group else 0o600
             yield TextFile(self._service.token, token, mode, operators=True, group=token_group, is_secret=True)
 
-    def _port_obstacle(self) -> str:
-        """Why a grid cannot listen on the address now; empty when it can."""
-        return str(why_no_listening(self._service.host, self._service.port) or "")
+    def _port_obstacle(self, *, makes_room: bool) -> str:
+        """Why a grid cannot listen on its address now; empty when it can. `makes_room`: the grid of the earlier
+        installation, which may have that address or one that excludes it, is no obstacle."""
+        host, port = self._service.host, self._service.port
+        old = self._before.options if makes_room else {}
+        if (old.get("host"), old.get("port")) == (host, port):
+            return ""
+        why_not = str(why_no_listening(host, port) or "")
+        is_in_its_own_way = old.get("port") == port and addresses_on(port) == {old.get("host")}
+        return "" if is_in_its_own_way and why_no_listening(host, 0) is None else why_not
 
     def _notes(self, *more: str) -> Sequence[str]:
         """The address, where the token is, and `more`."""
@@ -260,6 +269,12 @@ class Installation(ABC):
         about_token = [f"token      in {token}; docs/connect.md says how clients give it"] if token else []
         scheme = "wss" if self._settings.tls_cert else "ws"
         return (f"endpoint   {scheme}://{self._service.address}", *about_token, *more)
+
+
+def addresses_on(port: int) -> set[str]:
+    """The addresses of this host on which somebody listens at this port."""
+    there = [each.laddr for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+    return {address.ip for address in there if address and address.port == port}
 
 
 def browsers_of(settings: Settings, directory: Path | None) -> list[FoundBrowser | None]:

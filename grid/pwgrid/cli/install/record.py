@@ -75,6 +75,18 @@ def make_all(steps: Sequence[Step], config: Path, made: Record) -> None:
             make(step)
 
 
+def digest_of(path: Path) -> str | None:
+    """The same of a file, which may be larger than memory; None where a link leads to none. Raises GridError for one
+    that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise GridError(f"cannot read {path}: {error.strerror}") from None
+
+
 def digest(text: str) -> str:
     """The SHA-256 of a text, in hex."""
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()

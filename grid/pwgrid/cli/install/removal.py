@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Final
 
-from pwgrid.cli.install.record import Record, digest
-from pwgrid.cli.install.steps import Command, text_of, uid_of
+from pwgrid.cli.install.record import Record, digest_of
+from pwgrid.cli.install.steps import Command, uid_of
 from pwgrid.common.errors import GridError
 
 _NAMES: Final = 5
@@ -28,9 +28,9 @@ class Removal:
         self.user = made.user
         self.files: list[Path] = []
         self.kept: list[Path] = []
-        for path, was in made.files.items():
-            if (text := text_of(Path(path))) is not None:
-                (self.files if purge or digest(text) == was else self.kept).append(Path(path))
+        for path, was in ((Path(path), was) for path, was in made.files.items()):
+            if os.path.lexists(path):
+                (self.files if purge or digest_of(path) == was else self.kept).append(path)
         self.trees = [Path(each) for each in made.trees]
         self.directories = sorted(map(Path, made.directories), key=lambda path: len(path.parts), reverse=True)
         self.whole = {each for each in self.directories if purge and each in own}

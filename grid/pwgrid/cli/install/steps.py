@@ -119,8 +119,9 @@ class TextFile:
         return f"write {self.path} ({self.mode:04o}{whose})"
 
     def is_needed(self) -> bool:
-        there = text_of(self.path)
-        return there is None or (there != self.text and not self.operators)
+        if self.operators:
+            return not os.path.lexists(self.path)  # it is not read: a log may be as large as the disk
+        return text_of(self.path) != self.text
 
     def make(self) -> None:
         uid = pwd.getpwnam(self.owner).pw_uid if self.owner else -1
@@ -128,12 +129,13 @@ class TextFile:
         write(self.path, self.text, self.mode, uid, gid)
 
     def shown(self, *, in_full: bool) -> Sequence[str]:
-        """What changes, as lines of a diff; the text of a new file that is not the operators', if `in_full`."""
-        if self.is_secret:
+        """What changes, as lines of a diff; the text of a new file, if `in_full`. Nothing of one that is secret or the
+        operators'."""
+        if self.is_secret or self.operators:
             return []
         there = text_of(self.path)
         if there is None:
-            return self.text.splitlines() if in_full and not self.operators else []
+            return self.text.splitlines() if in_full else []
         return list(difflib.unified_diff(there.splitlines(), self.text.splitlines(), "now", "then", n=0, lineterm=""))[
             2:
         ]

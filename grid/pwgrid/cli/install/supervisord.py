@@ -4,6 +4,7 @@ import configparser
 import contextlib
 import glob
 import http.client
+import re
 import shlex
 import shutil
 import ssl
@@ -14,12 +15,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from pwgrid.cli import exit_codes
 from pwgrid.cli.install.installation import SERVICE_USER, Installation, Service, with_lines
 from pwgrid.cli.install.steps import Command, Step, TextFile, Wait, uid_of
 from pwgrid.cli.own_command import by_path
 from pwgrid.common.errors import GridError
 from pwgrid.common.paths import resource_dir
-from pwgrid.runtime.directory import base_of
+from pwgrid.runtime.directory import base_of, read_lock
+from pwgrid.runtime.find_grids import OtherGrid, RunningGrid, find_others, find_running
 from pwgrid.settings.model import reachable
 
 _USUAL: Final = ("/etc/supervisor/supervisord.conf", "/etc/supervisord.conf", "/etc/supervisord/supervisord.conf")
@@ -74,9 +77,7 @@ class Supervisord(Installation):
         code, said = _supervisorctl(self._conf, "pid").answer()
         if code:
             return f"the supervisord of {self._conf} does not answer ({said.strip()}): start it, or say --no-start"
-        if self._before.options.get("port") == self._service.port:
-            return ""  # it listens itself
-        return self._port_obstacle()
+        return self._port_obstacle(makes_room=True)  # also one that is stopped: what it has left may still listen
 
     def notes(self) -> Sequence[str]:
         service, ctl = self._service, shlex.join(_supervisorctl(self._conf).argv)
@@ -97,13 +98,17 @@ class Supervisord(Installation):
         if not conf.is_file() or not _program_file(conf).exists():  # without its configuration supervisord was removed
             return []
         command = (*by_path(), "stop", "--port", str(self._before.options["port"]))
+        base = self._settings.runtime_dir
         if not self._asked.user:
             uid = uid_of(SERVICE_USER)
             if uid is None:
                 return []  # supervisord alone can end what may still run
             # Root asks no other user's grid without naming it.
-            command += ("--runtime-dir", str(base_of(uid, Path(TEMPORARY_DIR))))
-        return [Command(command, accepted=range(256))]
+            base = base or str(base_of(uid, Path(TEMPORARY_DIR)))
+        if base:
+            command += ("--runtime-dir", base)
+        # Any other failure ends the uninstallation here: a grid that lives on needs its files.
+        return [Command(command, accepted=(exit_codes.DONE, exit_codes.NONE_RUNNING))]
 
     def forget(self) -> Sequence[Command]:
         """Their failure does not matter: supervisord may not run, or not know the program."""
@@ -159,15 +164,27 @@ def _supervisorctl(conf: Path, *arguments: str, accepted: Collection[int] = (0,)
 
 
 def await_ready(conf: Path, about: Service) -> None:
-    """Returns when the grid is ready. Raises GridError if it ends, or is not ready in time."""
+    """Returns when the grid that supervisord runs is ready. Raises GridError if it ends, or is not ready in time."""
     until = time.monotonic() + _STARTS_WITHIN_S
-    while not is_ready(about.host, about.port):
+    while True:
         state = _supervisorctl(conf, "status", _PROGRAM).answer()[1].strip()
+        # Not ready alone: a proxy that the master before has left answers, too. Not RUNNING alone: that is any process
+        # that has not ended within some seconds.
+        running = re.search(r"RUNNING +pid (\d+)", state)
+        if running and is_master(int(running[1]), about.port) and is_ready(about.host, about.port):
+            return
         if any(word in state for word in ("BACKOFF", "EXITED", "FATAL", "no such")):
             raise GridError(f"supervisord says of it: {state}")
         if time.monotonic() > until:
             raise GridError(f"it is not ready after {_STARTS_WITHIN_S:g} s; supervisord says of it: {state}")
         time.sleep(_POLL_INTERVAL_S)  # noqa: TID251 - supervisord tells nobody of what it has started
+
+
+def is_master(pid: int, port: int) -> bool:
+    """Whether this process is the master of a grid on this port, be it another user's."""
+    there: list[RunningGrid | OtherGrid] = [*find_running(elsewhere=True), *find_others()]
+    locks = [read_lock(each.directory) for each in there if each.port == port]
+    return any(lock is not None and lock.is_held and lock.pid == pid for lock in locks)
 
 
 def is_ready(host: str, port: int) -> bool:
@@ -197,6 +214,8 @@ def supervisor_program(shipped: str, service: Service) -> str:
     }
     if service.user:
         environment |= {"USER": service.user, "LOGNAME": service.user, "TMPDIR": TEMPORARY_DIR}
+        # Where systemd has them, too, and where `sudo pwgrid profile` looks while no grid runs.
+        environment["STATE_DIRECTORY"] = Path(service.home, "profiles")
     if service.token:
         environment["PWGRID_TOKEN_FILE"] = service.token
     if service.browsers:

@@ -55,8 +55,9 @@ class Systemd(Installation):
             return found
         is_running = self._is("active", _SERVICE)
         listens = self._is("active", _SOCKET)
-        if is_running and (not listens or self._socket in written):
-            found.append(self._command("stop", _SOCKET, _SERVICE))  # drains: the address has changed
+        has_old_address = listens and self._socket in written
+        if has_old_address or (is_running and not listens):
+            found.append(self._command("stop", _SOCKET, _SERVICE))  # drains
             is_running = listens = False
         if not (is_running and listens):
             found.append(self._command("start", _SOCKET, _SERVICE))
@@ -66,13 +67,14 @@ class Systemd(Installation):
 
     @property
     def why_not_running(self) -> Command:
-        journal = ("journalctl", *self._scope, "--unit", _SERVICE, "--lines", "10", "--output", "cat")
+        units = ("--unit", _SERVICE, "--unit", _SOCKET)
+        journal = ("journalctl", *self._scope, *units, "--lines", "10", "--output", "cat")
         return Command(journal, accepted=range(256))
 
     def obstacle(self) -> str:
         if not is_run_by_systemd():
             return "this host is not run by systemd: see `pwgrid install supervisor`, or start `pwgrid serve`"
-        return "" if self._is("active", _SOCKET) else self._port_obstacle()
+        return self._port_obstacle(makes_room=self._is("active", _SOCKET))
 
     def notes(self) -> Sequence[str]:
         is_own = self._asked.user

@@ -26,7 +26,7 @@ from pwgrid.common.errors import GridError, RegistryUnavailable
 
 if TYPE_CHECKING:
     from pwgrid.registry.blocking_reads import SessionWatch
-    from pwgrid.registry.hosts import HostRecord
+    from pwgrid.registry.host_records import HostRecord
 
 _EVENTS_KEPT: Final = 500
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pwgrid.cli.other_hosts import heard_of, pool_of, workers_of
 from pwgrid.common.sum_of_hosts import Figures, whole
-from pwgrid.registry.hosts import HostsFound
+from pwgrid.registry.host_records import HostsFound
 from pwgrid.registry.records import RegistrySnapshot
 
 

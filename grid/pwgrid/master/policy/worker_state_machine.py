@@ -40,6 +40,9 @@ DRAIN_GRACE_S: Final = 20.0
 DRAIN_NOW_S: Final = 12.0
 """The same where sessions get no time: for clients that do not answer their close frame, and a browser's own close."""
 
+PROFILES_S: Final = 40.0
+"""More than both, for a worker with profiles: a browser writes its own, and then the worker saves it."""
+
 
 class Phase(StrEnum):
     """The state of a worker's process, as the master knows it."""
@@ -143,6 +146,7 @@ class WorkerLife:
     why it cannot start. `reason`: why it ends, or the newer reason why its sessions have to end by `sessions_until`.
     `ready_by`: when it has to be warm, or to serve if it was told to. `sessions_until`: how long the sessions of a
     drain may go on; `drain_by`: when its process is killed. Both apply to its successor, too.
+    `has_profiles`: there may be profiles to save at its end.
     """
 
     purpose: Purpose
@@ -154,6 +158,7 @@ class WorkerLife:
     ready_by: float = math.inf
     sessions_until: float = math.inf
     drain_by: float = math.inf
+    has_profiles: bool = False
 
     @classmethod
     def forked(cls, purpose: Purpose, now: float, settings: Settings) -> WorkerLife:
@@ -164,14 +169,15 @@ class WorkerLife:
     def adopted(
         cls, written: str, purpose: Purpose, now: float, settings: Settings, sessions_until: float | None
     ) -> WorkerLife:
-        """A worker that another master forked; its file says that its status was `written`. One that was draining goes
-        on with that, until the file's `sessions_until`."""
+        """A worker that another master forked; its file says that its status was `written`, and what that master wanted
+        of it. One that was draining goes on with that, until the file's `sessions_until`."""
         if written in BEFORE_A_DRAIN:
-            life = cls(purpose, WorkerStatus(written), Phase.AWAITED)
+            # It has profiles until it says otherwise.
+            life = cls(min(purpose, Purpose.SERVE), WorkerStatus(written), Phase.AWAITED, has_profiles=True)
             if life.status is WorkerStatus.STARTING:
                 life.ready_by = now + settings.launch_timeout + LAUNCH_GRACE_S
         else:
-            life = cls(Purpose.RECYCLE, WorkerStatus.DRAINING, Phase.AWAITED)
+            life = cls(max(purpose, Purpose.RECYCLE), WorkerStatus.DRAINING, Phase.AWAITED, has_profiles=True)
             life._limit_drain(now + DrainTime.RECYCLE.seconds(settings) if sessions_until is None else sessions_until)
         return life
 
@@ -359,7 +365,7 @@ class WorkerLife:
 
     def _limit_drain(self, until: float, grace_s: float = DRAIN_GRACE_S) -> None:
         self.sessions_until = min(self.sessions_until, until)
-        self.drain_by = min(self.drain_by, until + grace_s)
+        self.drain_by = min(self.drain_by, until + grace_s + (PROFILES_S if self.has_profiles else 0.0))
 
     def _gets_lost(self, reason: Reason[WorkerEnd]) -> list[Action]:
         """It has ended unannounced, and its sessions with it."""

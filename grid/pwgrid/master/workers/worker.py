@@ -28,7 +28,7 @@ from pwgrid.control.frames import Frame
 from pwgrid.control.master_side import MasterSide
 from pwgrid.control.server import Reconnect
 from pwgrid.master.child import Child, Exit, adopted_child, fork_linked
-from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.child_file_writer import ChildFileWriter
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy import validate_reports
 from pwgrid.master.policy.validate_reports import KeptSession
@@ -274,6 +274,7 @@ class Worker:
                 life.opens()
                 self.slots = validate_reports.count(frame.get("slots"))
             case {"t": "state", "data": data}:
+                life.has_profiles = bool(data.get("hasProfiles"))
                 if life.phase is Phase.REPEATING:
                     self._do(life.comes_back(data.get("status"), now, settings))
                     self._note_warm(is_repeated=True)
@@ -532,6 +533,7 @@ class Worker:
             reason=_data(life.reason),
             recycle=_data(self.recycle),
             spare=life.purpose is Purpose.SPARE,
+            purpose=life.purpose.name,
             is_successor=life.successors > 0,
             sessions_until=life.sessions_until if life.sessions_until < math.inf else None,
         )
@@ -620,7 +622,7 @@ def adopt_worker(shared: Surroundings, pool: Pool, state: ChildState) -> Worker:
     loop, config = shared.loop, shared.config
     child = adopted_child(loop, state)
     browser_type: BrowserType = state.browser_type  # type: ignore[assignment]
-    purpose = Purpose.SPARE if state.spare else Purpose.SERVE
+    purpose = Purpose.__members__.get(str(state.purpose), Purpose.SPARE if state.spare else Purpose.SERVE)
     life = WorkerLife.adopted(state.status, purpose, loop.now(), config.settings, state.sessions_until)
     life.reason, life.successors = _read(state.reason), int(state.is_successor)
     ipc = config.kept_open.ipc.pop(state.name, None) if config.kept_open else None

@@ -12,13 +12,13 @@ from typing import Final
 
 import structlog
 
-from pwgrid.common.errors import GridError
+from pwgrid.common.errors import GridError, system_error
 from pwgrid.common.playwright_version import minor_of
 from pwgrid.common.reasons import Reason, WorkerEnd
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.control.frames import Frame
 from pwgrid.control.server import Reconnect
-from pwgrid.master.child_files import ChildFileWriter
+from pwgrid.master.child_file_writer import ChildFileWriter
 from pwgrid.master.config import MasterConfig
 from pwgrid.master.policy.on_demand import pools_of_versions
 from pwgrid.master.policy.worker_plan import Drain, Limits, Serve, ShortenDrain, Spawn, next_start, plan
@@ -161,7 +161,7 @@ class Workers:
         try:
             fork_worker(self._shared, pool, spare=spare)
         except OSError as error:
-            now, why = self._loop.now(), str(error.strerror or error)
+            now, why = self._loop.now(), system_error(error)
             reason = Reason(WorkerEnd.NOT_FORKED, why + (_NO_MORE_PROCESSES if error.errno == errno.EAGAIN else ""))
             pool.died(reason, now, started_at=now)
             log.error("worker_not_started", pool=pool.name, reason=str(reason))

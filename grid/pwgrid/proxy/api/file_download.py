@@ -1,4 +1,4 @@
-"""Streams an open file to whoever asks for it, and closes it."""
+"""The files of a session of this host, for whoever asks: their list, and one as a stream that closes it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,8 +9,8 @@ from urllib.parse import quote
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from pwgrid.proxy.policy.refusal import Refusal
-from pwgrid.proxy.session_files import SessionFiles
+from pwgrid.proxy.policy.refusal import Refusal, no_capacity
+from pwgrid.proxy.session_files import SessionFile, SessionFiles, is_not_there
 
 PART_BYTES: Final = 256 * 1024
 """That are held at once."""
@@ -42,12 +42,24 @@ def no_such_file() -> Refusal:
     return Refusal(404, "the session has no such file (any more)")
 
 
+def _unreadable(error: OSError) -> Refusal:
+    return no_capacity(f"the files of this session cannot be read now: {error.strerror or error}")
+
+
+async def listed(files: SessionFiles, worker_id: str, session_id: str) -> list[SessionFile]:
+    """Returns the files of a session of this host. Raises Refusal."""
+    try:
+        return await asyncio.to_thread(files.listed, worker_id, session_id)
+    except OSError as error:
+        raise _unreadable(error) from None
+
+
 async def download(files: SessionFiles, worker_id: str, session_id: str, name: str) -> FileDownload:
     """Returns a file of a session of this host. Raises Refusal."""
     try:
         opened, status = await asyncio.to_thread(files.open, worker_id, session_id, name)
-    except OSError:
-        raise no_such_file() from None
+    except OSError as error:
+        raise (no_such_file() if is_not_there(error) else _unreadable(error)) from None
     return FileDownload(opened, name, status.st_size)
 
 

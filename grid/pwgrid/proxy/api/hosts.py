@@ -11,11 +11,11 @@ from pwgrid.common.errors import GridError, Refused
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.roles import NEEDS_OPERATOR
 from pwgrid.proxy.ask_master import ANSWER_S as MASTER_S
-from pwgrid.proxy.connect.handoff_link import HandoffFailure
+from pwgrid.proxy.connect.handoff_link import HandoffFailure, HostSilent
 from pwgrid.proxy.hosts.host_table import HostState, OtherHost
 from pwgrid.proxy.policy.refusal import Refusal, no_capacity
 from pwgrid.proxy.services import Services
-from pwgrid.registry.hosts import NAME_TAKEN, HostRecord
+from pwgrid.registry.host_records import NAME_TAKEN, HostRecord
 from pwgrid.registry.records import SessionRecord
 
 
@@ -35,7 +35,7 @@ def host_routes(grid: Services) -> APIRouter:
 
 async def ask_master(grid: Services, host: str, name: str, data: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the answer of the master of a host to a request; `host` is empty where this one stands alone. Raises
-    Refusal with that one's sentence, or if it does not answer."""
+    Refusal with that one's sentence, or if it does not answer: then it says whether that one may do it all the same."""
     if host == grid.hosts.name:
         return await ask_own_master(grid, name, data)
     forwarding, other = grid.gateway.forwarding, grid.hosts.table.others.get(host)
@@ -43,6 +43,8 @@ async def ask_master(grid: Services, host: str, name: str, data: Mapping[str, An
         raise _no_such_host(grid, host)
     try:
         answer = await forwarding.ask_proxy(other, {"master": {"name": name, "data": dict(data)}}, MASTER_S)
+    except HostSilent as silent:
+        raise no_capacity(f"host {host} may have been asked: look before you repeat it: {silent}") from None
     except HandoffFailure as failure:
         raise no_capacity(f"host {host} was not asked: {failure}") from None
     if (refused := answer.get("refused")) is not None:

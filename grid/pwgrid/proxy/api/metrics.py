@@ -407,7 +407,9 @@ def _of_proxy(scrape: Scrape) -> Iterator[Metric]:
     yield REDIS_WRITABLE.of([((), scrape.found is not None and scrape.found.write_fault is None)])
     yield BUILD.of([((__version__, platform.python_version()), 1)])
     yield READY.of([((), scrape.is_ready)])
-    yield WAITING.of(((pool.browser_type, name), grid.queue.waiting(name)) for name, pool in grid.roster.pools.items())
+    # Also those who wait here for a pool that only another host has.
+    lines = {name: grid.roster.pool(name) for name in (*grid.roster.pools, *grid.queue.pools())}
+    yield WAITING.of(((pool.browser_type, name), grid.queue.waiting(name)) for name, pool in lines.items() if pool)
     for name, family in UPGRADES.items():
         yield family.of([((), getattr(figures, name))])
     yield CONNECT.of(

@@ -14,13 +14,17 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from pwgrid.common.tasks import first_of
 from pwgrid.proxy.api.roles import identify
-from pwgrid.proxy.dashboard.feed import Page
+from pwgrid.proxy.dashboard.feed import MOST_PAGES, Page
 from pwgrid.proxy.policy.access import Identity
-from pwgrid.proxy.policy.refusal import Refusal, no_capacity
+from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.services import Services
 
+NORMAL: Final = 1000
 SERVICE_RESTART: Final = 1012
 """The WebSocket close code that has the page connect again, to the next proxy."""
+
+TRY_AGAIN_LATER: Final = 1013
+"""The WebSocket close code where as many look as may, and while it cannot be recorded that somebody looks."""
 
 TOKEN_CHECK_INTERVAL_S: Final = 1.0
 """The token of who has a page open is checked again and again: it may have been revoked."""
@@ -34,9 +38,11 @@ def page_route(grid: Services) -> APIRouter:
     @router.websocket("/v1/live")
     async def live(socket: WebSocket) -> None:
         identity = _operator(socket)
-        if grid.feed.is_full:
-            raise no_capacity("too many pages look at this grid already: close some")
         await socket.accept()
+        if grid.feed.is_full:  # a refusal would not tell the page why: browsers do not
+            with contextlib.suppress(WebSocketDisconnect):
+                await send_to_page(socket, orjson.dumps({"full": MOST_PAGES}).decode())
+            return await close_page(socket, TRY_AGAIN_LATER)
         you = orjson.dumps({"you": {"name": identity.name, "operator": identity.is_operator}})
         check = partial(_operator, socket)
         async with grid.feed.page() as page:
@@ -94,7 +100,7 @@ async def send_to_page(socket: WebSocket, message: str | bytes) -> None:
         raise WebSocketDisconnect(1006, str(error)) from None
 
 
-async def close_page(socket: WebSocket, code: int = 1000) -> None:
+async def close_page(socket: WebSocket, code: int = NORMAL) -> None:
     """Closes the page's connection, if it is not closed already."""
     with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # as above
         await socket.close(code)

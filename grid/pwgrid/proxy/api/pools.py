@@ -1,6 +1,7 @@
 """The routes of the pools, for operators: their room, their settings, and to scale and drain them."""
 
 import asyncio
+import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from typing import Annotated
@@ -95,8 +96,8 @@ async def _drain_pool(grid: Services, pool: str, hosts: Collection[str]) -> list
 
 def _rooms(grid: Services, found: RegistrySnapshot, pools: Collection[str]) -> dict[str, models.Room]:
     """By pool, of those that the masters have told of (`pools`)."""
-    waiting = Counter({name: grid.queue.waiting(name) for name in grid.roster.pools})
-    for host in grid.hosts.table.others.values():
+    waiting = Counter({name: grid.queue.waiting(name) for name in grid.queue.pools()})
+    for host in grid.hosts.table.heard(time.monotonic()):
         waiting.update(host.record.waiting)
     slots, busy, spare = Counter[str](), Counter[str](), Counter[str]()
     for field, worker in found.workers.items():

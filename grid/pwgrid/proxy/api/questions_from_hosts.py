@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Final
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Path
 
 from pwgrid.common.session_lifecycle import LIVE
-from pwgrid.proxy.api.file_download import FileDownload, download
+from pwgrid.proxy.api.file_download import FileDownload, download, listed
 from pwgrid.proxy.api.hosts import ask_own_master
 from pwgrid.proxy.api.roles import OPEN_TO_ALL
 from pwgrid.proxy.policy.forward_message import PATH, forward_in
@@ -50,7 +49,7 @@ async def _of_files(grid: Services, asked: Mapping[str, Any]) -> dict[str, Any] 
     """Returns the files of a session of this host, or the one that is asked for. Raises Refusal."""
     session, name = (str(asked["worker"]), str(asked["session"])), asked.get("name")
     if name is None:
-        return {"files": [asdict(each) for each in await asyncio.to_thread(grid.files.listed, *session)]}
+        return {"files": [asdict(each) for each in await listed(grid.files, *session)]}
     return await download(grid.files, *session, str(name))
 
 

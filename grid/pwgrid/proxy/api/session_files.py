@@ -1,6 +1,5 @@
 """The routes of the files of a session, for whoever may see the session."""
 
-import asyncio
 from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
@@ -9,7 +8,7 @@ from starlette.responses import StreamingResponse
 
 from pwgrid.proxy.api import models
 from pwgrid.proxy.api.errors import problems
-from pwgrid.proxy.api.file_download import ForwardedDownload, download, no_such_file
+from pwgrid.proxy.api.file_download import ForwardedDownload, download, listed, no_such_file
 from pwgrid.proxy.api.hosts import host_of_session
 from pwgrid.proxy.api.roles import NEEDS_CLIENT, Client
 from pwgrid.proxy.api.sessions import find_session
@@ -34,8 +33,8 @@ def session_file_routes(grid: Services) -> APIRouter:
                 return models.SessionFiles.model_validate(await _forwarding(grid).ask_proxy(host, _asked(found)))
             except HandoffFailure as failure:
                 raise no_capacity(f"the files of this session cannot be had: {failure}") from None
-        listed = await asyncio.to_thread(grid.files.listed, found.worker_id, found.session_id)
-        described = [models.SessionFile(name=each.name, size=each.size, modified=each.modified) for each in listed]
+        here = await listed(grid.files, found.worker_id, found.session_id)
+        described = [models.SessionFile(name=each.name, size=each.size, modified=each.modified) for each in here]
         return models.SessionFiles(files=described)
 
     @router.get("/v1/sessions/{id}/files/{name}", response_class=StreamingResponse, responses=problems(404, 503))

@@ -8,7 +8,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pwgrid.proxy.connect.dashboard_protocol import DashboardSocketProtocol, is_dashboard_target
 from pwgrid.proxy.connect.idle_connections import IdleConnections
-from pwgrid.proxy.policy.refusal import Refusal, head_too_large
+from pwgrid.proxy.policy.refusal import Refusal, bad_handshake, head_too_large
 
 MAX_HEAD_BYTES: Final = 32 * 1024
 HEAD_TIMEOUT_S: Final = 10.0
@@ -147,7 +147,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse_size([("", len(self.url)), *zip(names, sizes, strict=True)])
             return
         if self.parser.should_upgrade() and self._should_upgrade() and self._has_body():
-            self._refuse(Refusal(400, "bad WebSocket handshake: it must have no body"))
+            self._refuse(bad_handshake("it must have no body"))
             return
         self._idle.discard(self)
         before = self.cycle

@@ -148,8 +148,12 @@ class ConnectingClient(asyncio.Protocol):
             return
         local, gateway = _address(self._transport.get_extra_info("sockname")), self._gateway
         self._arrival = gateway.access.arrivals.of(request.headers.get_all, self._peer, local)
-        wanted = decide(request, gateway.policy(), local, self._arrival)
+        wanted = decide(request, policy := gateway.policy(), local, self._arrival)
         if isinstance(wanted, LeasePath):  # its worker decides, even while the grid takes no others
+            if policy.pool_of(wanted.worker_id) is None and await gateway.is_known(wanted.worker_id):
+                # Another host has told of it only now: without its pool nothing was decided about launch options.
+                wanted = decide(request, gateway.policy(), local, self._arrival)
+                assert isinstance(wanted, LeasePath)
             await self._serve_with_lease(wanted, request.headers)
         elif isinstance(wanted, SessionPath):
             await self._serve_at(wanted, request, local)
@@ -356,11 +360,13 @@ class ConnectingClient(asyncio.Protocol):
                     return session_id, time.monotonic()
                 log.info("offer_failed", worker=worker_id, session=session_id, **ids, reason=failure.reason)
                 self._transport.resume_reading()
-                if failure.reason == OfferRefusal.NOT_YET and await self._gateway.may_answer_again(worker_id, until):
+                if failure.reason == OfferRefusal.NOT_YET and await self._gateway.may_answer_again(
+                    worker_id, until, failure
+                ):
                     continue
                 # In use after a try that was left unanswered: by this very client.
                 reason = reason if reason and failure.reason == OfferRefusal.IN_USE else failure.reason
-                if failure.is_refusal or not await self._gateway.may_answer_again(worker_id, until):
+                if failure.is_refusal or not await self._gateway.may_answer_again(worker_id, until, failure):
                     failure.reason = reason
                     raise
 
@@ -483,7 +489,7 @@ def _lease_not_served(failure: HandoffFailure, ended: str | None, *, is_known: b
         return Refusal(409, "this lease has a client already: it is for one connection at a time")
     if reason == OfferRefusal.NO_LEASE or not is_known:
         return no_such_lease(ended)
-    if reason == OfferRefusal.NOT_LAUNCHED:
+    if reason in (OfferRefusal.NOT_LAUNCHED, OfferRefusal.OWN_FULL):
         return not_launched(failure.detail)
     return no_capacity(f"the worker of this lease does not take its client now: {reason}")
 

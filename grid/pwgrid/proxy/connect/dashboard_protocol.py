@@ -8,7 +8,7 @@ from websockets.datastructures import Headers
 from websockets.frames import Frame
 from websockets.http11 import Request
 
-from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.refusal import bad_handshake
 
 _LIVE: Final = b"/v1/live"
 _DASHBOARD_TARGET: Final = re.compile(rb"[^?]*/v1/live(?:[/?]|$)")
@@ -35,7 +35,7 @@ class DashboardSocketProtocol(WebSocketsSansIOProtocol):
             return
         super().data_received(data)
         if not self.handshake_initiated and not self.transport.is_closing():
-            refusal = Refusal(400, "bad WebSocket handshake: its head is malformed, or too long")
+            refusal = bad_handshake("its head is malformed, or too long")
             self.transport.write(refusal.response())
             self.transport.close()
 

@@ -14,7 +14,7 @@ from pwgrid.proxy.connect.bounded_http import END_OF_HEAD, HEAD_TIMEOUT_S, MAX_H
 from pwgrid.proxy.connect.dashboard_protocol import DashboardSocketProtocol, is_dashboard_head
 from pwgrid.proxy.connect.idle_connections import IdleConnections
 from pwgrid.proxy.policy.connect_request import KEY, ClientHead
-from pwgrid.proxy.policy.refusal import Refusal
+from pwgrid.proxy.policy.refusal import Refusal, bad_handshake
 
 _UPGRADE: Final = b"\r\nupgrade: websocket\r\n"
 
@@ -22,6 +22,9 @@ _KEY_LINE: Final = re.compile(rb"\r\nSec-WebSocket-Key: ([0-9A-Za-z+/]{22}==)(?=
 _SOME_KEY: Final = 22 * b"A" + b"=="
 
 _MOST_HEADS: Final = 64
+
+_ABSOLUTE: Final = re.compile(r"https?://[^/?]*", re.IGNORECASE)
+"""Before the path, where a client writes the whole URL as if to a proxy (RFC 9112, 3.2.2)."""
 """How many different heads are kept."""
 _KEPT_BYTES: Final = 4096
 """The largest head that is kept: those of clients' libraries are shorter, and anybody can send others."""
@@ -118,12 +121,16 @@ def _parse(head: bytes) -> ClientHead:
     except httptools.HttpParserUpgrade:
         pass
     except httptools.HttpParserError as error:
-        raise Refusal(400, f"bad WebSocket handshake: {error}") from None
+        raise bad_handshake(str(error)) from None
     if parser.get_http_version() != "1.1":
-        raise Refusal(400, "bad WebSocket handshake: it must be HTTP/1.1")
+        raise bad_handshake("it must be HTTP/1.1")
     if fields.has_body:
-        raise Refusal(400, "bad WebSocket handshake: it must have no body")
-    return ClientHead(fields.target.decode("latin-1"), fields.headers, parser.get_method().decode("latin-1"))
+        raise bad_handshake("it must have no body")
+    target = fields.target.decode("latin-1")
+    if (absolute := _ABSOLUTE.match(target)) is not None:
+        target = target[absolute.end() :]
+        target = target if target.startswith("/") else f"/{target}"
+    return ClientHead(target, fields.headers, parser.get_method().decode("latin-1"))
 
 
 class _Fields:

@@ -23,17 +23,18 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidMessage, InvalidStatus
 
 from pwgrid.common.certificate import client_context
-from pwgrid.common.errors import RegistryUnavailable
+from pwgrid.common.connect_tcp import connect_tcp
+from pwgrid.common.errors import NOTHING_LEFT, RegistryUnavailable
 from pwgrid.common.grid_url import GridUrl
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
 from pwgrid.common.reasons import OfferRefusal
-from pwgrid.proxy.connect.handoff_link import HandoffFailure, HandoffLink, HostUnreachable
+from pwgrid.proxy.connect.handoff_link import HandoffFailure, HandoffLink, HostSilent, HostUnreachable, NoWay
+from pwgrid.proxy.hosts.host_heartbeat import HostKeeper
 from pwgrid.proxy.hosts.host_table import OtherHost
-from pwgrid.proxy.hosts.keep_hosts import HostKeeper
 from pwgrid.proxy.policy.forward_message import VIEW_PATH, head, outgoing, question_head
 from pwgrid.proxy.policy.refusal import bad_handshake
 from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S, WorkerHealth
-from pwgrid.registry.hosts import HostRecords
+from pwgrid.registry.host_records import HostRecords
 from pwgrid.runtime.directory import FORWARDER_SOCKET
 
 log = structlog.get_logger()
@@ -49,6 +50,12 @@ ANSWER_S: Final = HANDOFF_TIMEOUT_S + 1.0
 
 MOST_SHOWN_BYTES: Final = 8 * 1024 * 1024
 """Of one frame of a live view."""
+
+_OF_THE_HOST: Final = (OfferRefusal.UNREACHABLE, OfferRefusal.NOT_TAKEN)
+"""Why the forwarder has not joined a client with another host, where that host is the reason."""
+
+_OUR_OWN: Final = (OfferRefusal.DRAINING, OfferRefusal.NO_WAY)
+"""The same where this host's own processes are. All others are nobody's fault: the client may be offered again."""
 
 _LENGTH: Final = re.compile(rb"(?i)\bcontent-length: *(\d+)")
 
@@ -157,15 +164,17 @@ class Forwarding:
         return answer
 
     async def ask_proxy(self, host: OtherHost, question: Mapping[str, Any], more_s: float = 0.0) -> dict[str, Any]:
-        """Returns what another host's proxy answers; it may take `more_s` longer than most. Raises HandoffFailure."""
+        """Returns what another host's proxy answers; it may take `more_s` longer than most. Raises HandoffFailure:
+        HostSilent unless it is certain that it was not asked."""
         async with self._answered(host, question, more_s + ANSWER_S) as (reader, _):
             try:
                 async with asyncio.timeout(more_s + ANSWER_S):
                     answer = orjson.loads(await reader.read())
+                    if not isinstance(answer, dict):
+                        raise ValueError("it makes no sense")
             except (OSError, TimeoutError, ValueError) as error:
-                raise HandoffFailure(f"the answer of its host {host.record.name} is broken: {error!r:.100}") from None
-        if not isinstance(answer, dict):
-            raise HandoffFailure(f"the answer of its host {host.record.name} makes no sense")
+                self._keeper.unreachable(host, repr(error))
+                raise HostSilent(f"the answer of its host {host.record.name} is broken: {error!r:.100}") from None
         return answer
 
     @asynccontextmanager
@@ -181,11 +190,14 @@ class Forwarding:
         """Gives the WebSocket on which another host's proxy shows a session. Raises HandoffFailure; within the block
         websockets' ConnectionClosed."""
         name, address = host.record.name, GridUrl(host.record.is_encrypted, *host.record.address)
-        url = f"{address.web_socket}{VIEW_PATH}{await self._leave(question)}"
+        forward_id = await self._leave(question)
+        url = f"{address.web_socket}{VIEW_PATH}{forward_id}"
         try:
+            tls = self._tls_to(host)
             opened = await connect(
                 url,
-                ssl=self._tls_to(host),
+                sock=await connect_tcp(*host.record.address, CONNECT_S),
+                ssl=tls,
                 proxy=None,
                 compression=None,
                 max_size=MOST_SHOWN_BYTES,
@@ -193,8 +205,8 @@ class Forwarding:
                 close_timeout=CONNECT_S,
             )
         except (OSError, TimeoutError, InvalidMessage) as error:
-            self._keeper.unreachable(host, repr(error))
-            raise HandoffFailure(f"its host {name} does not answer") from None
+            await self._is_taken_back(forward_id)
+            raise self._not_connected(host, error) from None
         except InvalidStatus as refused:
             said = bytes(refused.response.body or b"")
             raise HandoffFailure(f"its host {name} answers {_sentence(said)}", is_refusal=True) from None
@@ -211,24 +223,42 @@ class Forwarding:
         writer = None
         try:
             async with asyncio.timeout(CONNECT_S):
-                reader, writer = await asyncio.open_connection(*address, ssl=self._tls_to(host))
+                tls = self._tls_to(host)
+                sock = await connect_tcp(*address, CONNECT_S)
+                name_there = address[0] if tls else None
+                reader, writer = await asyncio.open_connection(sock=sock, ssl=tls, server_hostname=name_there)
             # By hand: one answer a connection, from our own proxy. h11 would need this loop, too, and more around it.
             async with asyncio.timeout(timeout_s):
                 writer.write(question_head(forward_id, GridUrl(False, *address).address).encode("latin-1"))
                 answered = await reader.readuntil(b"\r\n\r\n")
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            if writer is not None:
-                writer.close()
-            self._keeper.unreachable(host, repr(error))  # also of a certificate that is not trusted
-            raise HostUnreachable(f"its host {name} does not answer") from None
+            failure = self._not_connected(host, error)
+            if writer is None:
+                raise failure from None  # that host has not heard what it was to take
+            writer.close()
+            if await self._is_taken_back(forward_id):
+                raise failure from None
+            raise HostSilent(str(failure)) from None
         try:
             status, _, headers = answered.partition(b"\r\n")
             if not status.startswith(b"HTTP/1.1 200 "):
-                raise HandoffFailure(f"its host {name} answers {status[:100].decode('latin-1')}", is_refusal=True)
+                why = f"its host {name} answers {status[:100].decode('latin-1')}"
+                if status.startswith(b"HTTP/1.1 500 "):  # whatever it had done by then
+                    self._keeper.unreachable(host, why)
+                    raise HostSilent(why)
+                raise HandoffFailure(why, is_refusal=status.startswith(b"HTTP/1.1 4"))
             length = _LENGTH.search(headers)
             yield reader, int(length[1]) if length else 0
         finally:
             writer.close()
+
+    def _not_connected(self, host: OtherHost, error: Exception) -> HostUnreachable:
+        """Returns why there is no answer of that host, also where its certificate is not trusted."""
+        if isinstance(error, OSError) and error.errno in NOTHING_LEFT:
+            self._keeper.no_way(repr(error))
+            return NoWay(f"no connection to its host {host.record.name}: {error.strerror}")
+        self._keeper.unreachable(host, repr(error))
+        return HostUnreachable(f"its host {host.record.name} does not answer")
 
     def _tls_to(self, host: OtherHost) -> ssl.SSLContext | None:
         """What this host's certificate is checked with; None if it speaks no TLS."""
@@ -256,12 +286,21 @@ class Forwarding:
             is_away = True
         if refusal is not None:
             return HandoffFailure.from_told(refusal)
-        if not is_taken_back and not failure.is_refusal:
-            return failure  # that proxy may have come for it; the forwarder marks who is served, as workers do
         detail = f"{failure.reason} {failure.detail}".strip()
-        if not is_away and failure.reason != OfferRefusal.GONE and (failure.is_refusal or not failure.open_until):
+        if not failure.is_refusal:
+            detail = detail.replace("the worker", "the forwarder")
+            self._keeper.no_way(detail)
+            if is_taken_back:
+                return NoWay(detail)
+            # That proxy may have come for it; the forwarder marks who is served, as workers do.
+            return NoWay(detail, is_dead=failure.is_dead, open_until=failure.open_until)
+        why = f"its host {host.record.name}: {detail}"
+        if failure.reason in _OUR_OWN:
+            self._keeper.no_way(detail)
+            return NoWay(why)
+        if not is_away and failure.reason in _OF_THE_HOST:
             self._keeper.unreachable(host, detail)
-        return HostUnreachable(f"its host {host.record.name}: {detail}")
+        return HostUnreachable(why)
 
     def _to_forwarder(self) -> HandoffLink:
         """Raises HandoffFailure."""

@@ -14,7 +14,7 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs
 from pwgrid.proxy.policy.forward_message import incoming
 from pwgrid.proxy.policy.refusal import Refusal, registry_away
-from pwgrid.registry.hosts import HostRecords
+from pwgrid.registry.host_records import HostRecords
 
 log = structlog.get_logger()
 

@@ -17,7 +17,7 @@ from pwgrid.proxy.connect.connect_metrics import ConnectFigures, Pool, Waited
 from pwgrid.proxy.connect.find_session import SessionFinder
 from pwgrid.proxy.connect.forwarding import Forwarding
 from pwgrid.proxy.connect.from_other_hosts import FromOtherHosts
-from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs, HostUnreachable
+from pwgrid.proxy.connect.handoff_link import HandoffFailure, Handoffs, HostUnreachable, NoWay
 from pwgrid.proxy.connect.refusal_log import RefusalLog
 from pwgrid.proxy.hosts.host_table import OtherHost
 from pwgrid.proxy.policy.access import Access, Identity
@@ -87,11 +87,12 @@ class Gateway:
             settings, offered = self.settings, self.roster.offered_anywhere()
             default = settings.default_browser_type
             types = {pool.browser_type for pool in offered.values()}
-            sandbox = {"chromiumSandbox": settings.chromium_sandbox}
+            draining, sandbox = self.roster.draining_anywhere(), {"chromiumSandbox": settings.chromium_sandbox}
             self._policy = Policy(
                 # If only one browser type has workers, it is the default, as in the settings.
                 default_browser_type=default if default in types or len(types) != 1 else min(types),
                 pools={name: replace(pool, options={**pool.options, **sandbox}) for name, pool in offered.items()},
+                draining={name: replace(pool, options={**pool.options, **sandbox}) for name, pool in draining.items()},
                 access=self.access,
                 labels=OfferedLabels(
                     self.roster.label_keys(),
@@ -207,17 +208,19 @@ class Gateway:
             try:
                 return await self.ask(worker_id, question)
             except HandoffFailure as failure:
-                if await self.may_answer_again(worker_id, until):
+                if await self.may_answer_again(worker_id, until, failure):
                     continue
                 if not await self.is_known(worker_id):
                     return None
                 raise no_capacity(f"the worker of {about} does not answer: {failure}") from None
 
-    async def may_answer_again(self, worker_id: str, until: float) -> bool:
-        """Waits a moment. Returns whether a worker that is gone may still get a successor: the master lists it, and the
-        loop's clock is before `until`. For one of another host that host's proxy waits."""
+    async def may_answer_again(self, worker_id: str, until: float, failure: HandoffFailure) -> bool:
+        """Waits a moment. Returns whether what has failed may still get a successor (the worker, if the master lists
+        it, or this host's forwarder) and the loop's clock is before `until`. For another host's worker its proxy
+        waits."""
         await asyncio.sleep(SUCCESSOR_POLL_INTERVAL_S)  # no event tells that the successor listens
-        return worker_id in self.roster.workers and asyncio.get_running_loop().time() < until
+        has_successor = worker_id in self.roster.workers or isinstance(failure, NoWay)
+        return has_successor and asyncio.get_running_loop().time() < until
 
     async def is_known(self, worker_id: str) -> bool:
         """Whether there is such a worker, perhaps on another host that nobody can reach now."""
@@ -271,7 +274,7 @@ class Gateway:
     def _does_not_start(self, name: str) -> Refusal | None:
         """Returns the refusal for clients of a pool that should start for them and cannot; else None."""
         pool = self.roster.pools.get(name)
-        if pool is None or not pool.is_on_demand or pool.available or not pool.reason:
+        if pool is None or not pool.starts_for_clients or pool.available or not pool.reason:
             return None
         if self.roster.is_available_elsewhere(name):
             return None

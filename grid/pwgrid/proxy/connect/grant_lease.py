@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pwgrid.common.profiles import Profile
+from pwgrid.common.profile_names import Profile
 from pwgrid.common.reasons import OfferRefusal
 from pwgrid.proxy.client_traces import Attempt
 from pwgrid.proxy.connect.gateway import Gateway

@@ -87,6 +87,14 @@ class HostUnreachable(HandoffFailure):
     """Not the worker has failed, but the way to its host: the worker may take this client later."""
 
 
+class HostSilent(HostUnreachable):
+    """That host's proxy may have taken what it was asked, and has not answered: it may have done it, or do it yet."""
+
+
+class NoWay(HostUnreachable):
+    """What has failed of that way is this host's own, its forwarder or its TLS process, which has a successor soon."""
+
+
 PendingAnswer = asyncio.Future[dict[str, Any] | HandoffFailure]
 """Of an offer or a question: what the worker says, or why it says nothing."""
 

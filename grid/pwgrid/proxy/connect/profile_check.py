@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 from pwgrid.common.errors import GridError
-from pwgrid.common.profiles import Profile, ProfileInUse, TooManyProfiles
+from pwgrid.common.profile_names import Profile, ProfileInUse, TooManyProfiles
 from pwgrid.profiles.paths import profiles_directory
 from pwgrid.profiles.store import ProfileStore
 from pwgrid.proxy.policy.profile_request import in_use, too_many

@@ -26,13 +26,13 @@ from pwgrid.common.types import Protocol
 from pwgrid.proxy.ask_master import AskMaster
 from pwgrid.proxy.connect.connect_metrics import ConnectFigures
 from pwgrid.proxy.connect.refusal_log import Asked
-from pwgrid.proxy.hosts.keep_hosts import HostKeeper
-from pwgrid.proxy.policy.page_content import Event, Sources, View, changes, happened, session_end, view
+from pwgrid.proxy.hosts.host_heartbeat import HostKeeper
+from pwgrid.proxy.policy.page_content import Event, Sources, View, changes, happened, session_end, session_goes_on, view
 from pwgrid.proxy.policy.pools_of_all_hosts import whole_pools
 from pwgrid.proxy.policy.refusal import registry_away
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.queue import Queue
-from pwgrid.registry.hosts import NAME_TAKEN
+from pwgrid.registry.host_records import NAME_TAKEN
 from pwgrid.registry.records import LIFETIME_TAKEN, OF_LEASE, Activity, SessionRecord, WorkerRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
@@ -127,6 +127,10 @@ class RecentEvents(Recent[dict[str, Any]]):
         if event is not None:
             self.note(event, record.ended_at)
 
+    def session_goes_on(self, record: SessionRecord) -> None:
+        """Adds the event of a session whose presumed end was taken back."""
+        self.note(session_goes_on(record.session_id, record.extra.get("name")))
+
     def worker_lost(self, worker_id: str, reason: str | None) -> None:
         """Adds the event of a worker that is gone with its browser."""
         self.note(Event("worker", f"worker {worker_id} was lost: {reason or 'nobody knows why'}", "error"))
@@ -146,20 +150,28 @@ class RecentEvents(Recent[dict[str, Any]]):
 
 class ShownSessions:
     """The sessions that pages show: all live ones and the newest. Reads only records that may have changed, and calls
-    `on_end` with each session that has ended, once."""
+    `on_end` with each session that has ended, once; a presumed end may be taken back, of which it calls `on_going_on`
+    if the session lives, or become another one."""
 
-    def __init__(self, registry: Registry, on_end: Callable[[SessionRecord], None]) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        on_end: Callable[[SessionRecord], None],
+        on_going_on: Callable[[SessionRecord], None] = lambda _record: None,
+    ) -> None:
         self.rows: Mapping[str, dict[str, Any]] = {}
         """The sessions by id, as the API shows them; a new mapping after each change."""
         self._registry = registry
         self._on_end = on_end
+        self._on_going_on = on_going_on
         self._records: dict[str, SessionRecord] = {}
         self._activity: Activity | None = None
         self._live: Mapping[str, frozenset[str]] = {}
         """The ids of live sessions by worker field."""
         self._all_again_at = 0.0
         self._touched: set[str] = set()
-        self._told: set[str] = set()
+        self._told: dict[str, tuple[str, str | None]] = {}
+        """The ends that `on_end` was called for, by id: status and reason."""
         self._kept = 0
 
     def touch(self, session_id: str) -> None:
@@ -178,6 +190,9 @@ class ShownSessions:
         has_pending = any(each.status == SessionStatus.PENDING for each in self._records.values())
         if activity == self._activity and not has_pending and not self._touched:
             return
+        if self._activity is not None and activity.taken_back != self._activity.taken_back:
+            # Perhaps for the true end: no counter shows whose.
+            self._touched |= {each.session_id for each in self._records.values() if each.status not in LIVE}
         registry, now = self._registry, time.monotonic()
         before = self._activity if now < self._all_again_at else None
         fields = activity.fields if before is None else self._unsure(before, activity)
@@ -226,12 +241,15 @@ class ShownSessions:
         return (record.status in LIVE) != (session_id in live)  # it has ended, or a presumed end was taken back
 
     def _tell_ends(self) -> None:
-        self._told &= self._records.keys()
-        ended = [each for each in self._records.values() if each.status not in LIVE]
-        for record in sorted(ended, key=lambda each: each.ended_at or 0.0):
-            if record.session_id not in self._told:
-                self._told.add(record.session_id)
-                self._on_end(record)
+        self._told = {session: end for session, end in self._told.items() if session in self._records}
+        for session, record in sorted(self._records.items(), key=lambda each: each[1].ended_at or 0.0):
+            if record.status not in LIVE:
+                end = record.status, record.reason
+                if self._told.get(session) != end:
+                    self._told[session] = end
+                    self._on_end(record)
+            elif self._told.pop(session, None) is not None:
+                self._on_going_on(record)
 
 
 def _may_be_kept(record: SessionRecord) -> bool:
@@ -268,6 +286,8 @@ class Feed:
     ) -> None:
         self.history = Recent[Sample](MOST_SAMPLES)
         self.events = RecentEvents()
+        self.ended = asyncio.Event()
+        """Set when this proxy takes no further clients, or stops."""
         self._settings = settings
         self._registry = registry
         self._roster = hosts.roster
@@ -277,7 +297,7 @@ class Feed:
         self._hosts = hosts
         self._elsewhere: Mapping[str, WorkerRecord] = {}
         """The records of other hosts' workers by worker field, of when the master was asked last."""
-        self.sessions = ShownSessions(registry, self.events.session_ended)
+        self.sessions = ShownSessions(registry, self.events.session_ended, self.events.session_goes_on)
         self._pages: set[Page] = set()
         self._producer: asyncio.Task[None] | None = None
         self._view: View = {}
@@ -364,7 +384,11 @@ class Feed:
             self._problems.pop("writes", None)
 
     def close(self) -> None:
-        """Ends the feed of all pages, so that they connect again. Idempotent."""
+        """Ends the feed of all pages, and live views, so that they connect again to the next proxy. Idempotent."""
+        self.ended.set()
+        self._end_pages()
+
+    def _end_pages(self) -> None:
         for page in self._pages:
             page.ended.set()
 
@@ -374,7 +398,7 @@ class Feed:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("dashboard_failed", error=repr(error))
             self._producer = None
-            self.close()
+            self._end_pages()  # so that they connect again
 
     async def _produce(self) -> None:
         before: Activity | None = None
@@ -537,7 +561,8 @@ class Feed:
 
     def _sample(self) -> Sample:
         figures = self._figures
-        sizes = [worker.get("memoryMib") or worker.get("rssMib") or 0 for worker in self._status.get("workers", ())]
+        workers = self._status.get("workers", ())
+        sizes = list(filter(None, (worker.get("memoryMib") or worker.get("rssMib") for worker in workers)))
         before, self._sampled = self._sampled, (figures.handed_off, figures.refused)
         is_known = "redis" not in self._problems
         sample = (
@@ -547,7 +572,7 @@ class Feed:
             figures.refused - before[1],
             self._queue.waiting(),
             round(figures.lately_longest_wait_s, 3),
-            None if "master" in self._problems else sum(sizes),
+            None if "master" in self._problems or (workers and not sizes) else sum(sizes),
         )
         self.history.add(sample)
         figures.lately_longest_wait_s = 0.0

@@ -9,10 +9,13 @@ from enum import StrEnum
 from typing import Final
 
 from pwgrid.proxy.roster import Roster
-from pwgrid.registry.hosts import HostRecord, HostsFound
+from pwgrid.registry.host_records import HostRecord, HostsFound
 
 UNREACHABLE_S: Final = 5.0
 """How long a host gets no clients after nobody could connect to its proxy."""
+
+NO_WAY_S: Final = 0.25
+"""How long no host gets clients after this one had no way to any: its forwarder, say, has a successor in a moment."""
 
 NAME_TAKEN_S: Final = 30.0
 """How long a host's name counts as taken twice after another grid was last seen to use it."""
@@ -97,6 +100,8 @@ class HostTable:
     """The names of hosts whose records make no sense: of another version, perhaps."""
     is_deaf: bool = False
     """Whether Redis is away, so that nobody can be heard. The next `take` ends that."""
+    no_way_until: float = 0.0
+    """Until when clients are not sent to other hosts, whose state is another matter."""
 
     def take(self, found: HostsFound, now: float, *, anew: bool = False) -> None:
         """Takes over what Redis says. `anew`: it was away before, and nobody could be heard meanwhile."""
@@ -129,7 +134,8 @@ class HostTable:
 
     def avoided(self, now: float) -> frozenset[str]:
         """Returns the names of the hosts none of whose workers may be chosen, perhaps this one's, too."""
-        names = {name for name, state in self.states(now).items() if state is not HostState.SERVING}
+        has_way = now >= self.no_way_until
+        names = {name for name, state in self.states(now).items() if not has_way or state is not HostState.SERVING}
         return frozenset(names | ({self.own} if self.is_drained else set()))
 
     def available_pools(self, now: float) -> frozenset[str]:

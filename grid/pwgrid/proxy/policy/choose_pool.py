@@ -131,7 +131,8 @@ def _of_type(offer: Offer, wanted: Wanted, identity: Identity) -> str:
     if not fit:
         there = ", ".join(sorted({offered.browser_type for offered in offer.pools.values()})) or "none"
         raise _no_such_browser(
-            f"this grid runs no {chosen} workers (it has: {there}): start it with --{chosen} 1 or more"
+            f"this grid runs no {chosen} workers (it has: {there}): start it with --{chosen} 1, or run "
+            f"`pwgrid scale {chosen}=1`"
         )
     if len(fit) == 1:
         return fit[0]
@@ -165,14 +166,19 @@ def may_use(identity: Identity, pool: PoolView) -> bool:
     return identity.may_use(pool.name) or bool(pool.like and identity.may_use(pool.like))
 
 
-def asked_pool(parameters: Iterable[tuple[str, str]], pools: Mapping[str, PoolView]) -> str | None:
-    """Returns the pool that `?pool=` names, or None. Raises Refusal if there is none of that name."""
-    named = {value.lower() for name, value in parameters if name == "pool"}
+def asked_pool(
+    parameters: Iterable[tuple[str, str]], pools: Mapping[str, PoolView], draining: Mapping[str, PoolView]
+) -> str | None:
+    """Returns the pool that `?pool=` names, or None. Raises Refusal if there is none of that name, or it is one of
+    `draining`, which are offered no more."""
+    named = {value.lower() for name, value in parameters if name == "pool" and value}
     if not named:
         return None
     if len(named) > 1:
         raise Refusal(400, f"the URL asks for the pools {' and '.join(sorted(named))}: name one")
     for name in named - pools.keys():
+        if name in draining and not draining[name].is_removed:
+            raise no_capacity(f"pool {name} is to have no workers: `pwgrid scale {name}=1` has it serve")
         there = ", ".join(pools) or "none"
         raise Refusal(404, f"there is no pool {name[:63]!r}; pools are: {there}", details={"pools": [*pools]})
     return min(named)

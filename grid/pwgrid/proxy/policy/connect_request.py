@@ -81,6 +81,8 @@ class Policy:
     access: Access = field(default_factory=Access)
     labels: OfferedLabels = field(default_factory=OfferedLabels)
     launch: LaunchRules = field(default_factory=LaunchRules)
+    draining: Mapping[str, PoolView] = field(default_factory=dict)
+    """Pools that are offered no more, by name: clients with leases still come to their workers."""
     pools_of_workers: Mapping[str, str] = field(default_factory=dict)
     """The name of each worker's pool, by the worker's id."""
     versions_of_workers: Mapping[str, str] = field(default_factory=dict)
@@ -91,8 +93,9 @@ class Policy:
     """PROFILES."""
 
     def pool_of(self, worker_id: str) -> PoolView | None:
-        """Returns the pool of this worker, if it is known and offered."""
-        return self.pools.get(self.pools_of_workers.get(worker_id, ""))
+        """Returns the pool of this worker, offered or draining; None for a worker of which nobody has told."""
+        name = self.pools_of_workers.get(worker_id, "")
+        return self.pools.get(name) or self.draining.get(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +230,7 @@ def _read(
     wanted = Wanted(
         browser_type,
         version if named is None else None,  # a named worker has its version
-        asked_pool(parameters, policy.pools),
+        asked_pool(parameters, policy.pools, policy.draining),
         labels,
         _client_browser(headers) if labels else None,
         protocol,
@@ -320,7 +323,7 @@ def _own_with_lease(
         raise not_with_lease()
     if is_cdp:
         check_isolation_of_cdp(asked)
-    if pool is None:  # a worker that has gone, or of a pool that drains
+    if pool is None:  # its worker has gone
         return OwnBrowser() if is_cdp else None
     if asked is not Isolation.CONTEXT:
         check(pool, asked)
@@ -400,7 +403,8 @@ def _said(headers: Headers, parameters: Iterable[tuple[str, str]], what: str) ->
         return ""
     said = {value.strip() for value in given} - {""}
     if len(said) > 1:
-        raise Refusal(400, f"?{what}= and x-pwgrid-{what} say different things: make them agree, or leave one out")
+        who = f"?{what}= and x-pwgrid-{what}" if f"x-pwgrid-{what}" in headers else f"two ?{what}="
+        raise Refusal(400, f"{who} say different things: make them agree, or leave one out")
     return min(said, default="")
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from websockets.datastructures import Headers
 
-from pwgrid.common.profiles import Profile
+from pwgrid.common.profile_names import Profile
 from pwgrid.common.types import Isolation, Protocol
 from pwgrid.proxy.policy.access import Identity
+from pwgrid.proxy.policy.choose_pool import may_use
 from pwgrid.proxy.policy.launch_options import LaunchOptions
 from pwgrid.proxy.policy.refusal import Refusal
 from pwgrid.proxy.roster import PoolView
@@ -58,7 +59,7 @@ def pool_with(
     if asked is Isolation.PROCESS and not is_named:
         offered = pools[chosen]
         fit = [name for name, each in pools.items() if _is_process_of(each, offered.browser_type)]
-        if fit := [name for name in fit if identity.may_use(name)] or fit:
+        if fit := [name for name in fit if may_use(identity, pools[name])] or fit:
             return chosen if chosen in fit else fit[0]
     check(pools[chosen], asked)
     return chosen

@@ -194,9 +194,18 @@ def session_end(session_id: str, name: str | None, status: str, reason: str | No
     """Returns the event for a session's end; None if its client ended it as usual."""
     if status == "completed":
         return None
-    called = f"session {session_id}" + (f" ({name})" if name else "")
+    called = _called(session_id, name)
     words = {"ended": "was ended", "failed": "failed", "expired": "expired"}
     return Event("session", f"{called} {words.get(status, status)}{_because(reason)}", _LEVELS.get(status, "warning"))
+
+
+def session_goes_on(session_id: str, name: str | None) -> Event:
+    """Returns the event for a session whose presumed end was taken back."""
+    return Event("session", f"{_called(session_id, name)} goes on after all: its end was only presumed")
+
+
+def _called(session_id: str, name: str | None) -> str:
+    return f"session {session_id}" + (f" ({name})" if name else "")
 
 
 def _of_pool(name: str, was: PoolView, pool: PoolView) -> Iterator[Event]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from pwgrid.common.profiles import NAME, NAME_RULE, Profile, ProfileUse
+from pwgrid.common.profile_names import NAME, NAME_RULE, Profile, ProfileUse
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.refusal import Refusal
 

@@ -213,6 +213,11 @@ def stopping() -> Refusal:
     )
 
 
+def replaced() -> Refusal:
+    """503 of a proxy that ends while another one serves; only who waits for longer than anybody may hears it."""
+    return no_capacity("the proxy in which this client waited was replaced: connect again")
+
+
 def line_full(pool: str, run: str, limit: str, most: int, length: int, position: int) -> Refusal:
     """503: `most` clients wait already of those that `limit` counts: all ("grid"), those who borrow from this pool
     ("pool"), or of these the ones with the same run ("run"). `length` is the line's, `position` the client's in it."""

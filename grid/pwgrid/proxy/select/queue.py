@@ -9,7 +9,7 @@ from pwgrid.common.session_lifecycle import HeldAs
 from pwgrid.proxy.policy.fair_line import FairLine, Party, Waiting
 from pwgrid.proxy.policy.refusal import line_full, waited_in_vain
 from pwgrid.proxy.select.claim import Claim, ClientGone
-from pwgrid.proxy.select.turns import LINE_PATIENCE_S, Turns
+from pwgrid.proxy.select.turns_over_hosts import LINE_PATIENCE_S, Turns
 from pwgrid.settings.model import Settings
 
 Key = TypeVar("Key", bound=Hashable)

@@ -18,7 +18,7 @@ from pwgrid.proxy.policy.refusal import Refusal, registry_away
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.claim import Claim
 from pwgrid.proxy.select.queue import Queue
-from pwgrid.proxy.select.turns import Turns
+from pwgrid.proxy.select.turns_over_hosts import Turns
 from pwgrid.proxy.select.without_redis import SelectionWithoutRedis
 from pwgrid.proxy.select.worker_health import HANDOFF_TIMEOUT_S, MAY_TAKE_IT_LATER, WorkerHealth
 from pwgrid.registry.records import PROFILE

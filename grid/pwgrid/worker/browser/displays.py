@@ -27,7 +27,7 @@ from pwgrid.runtime.browser_process_tree import kill_below
 from pwgrid.runtime.display_sockets import remove_socket, take_number
 from pwgrid.runtime.process_identity import KILL_S
 from pwgrid.settings.model import Settings
-from pwgrid.worker.browser.allowed_paths import Directories, before_x_server
+from pwgrid.worker.browser.confined_paths import Directories, before_x_server
 
 log = structlog.get_logger()
 

@@ -22,7 +22,7 @@ from pwgrid.installed.headed import find_xvfb
 from pwgrid.runtime.display_sockets import make_place
 from pwgrid.settings.model import Settings
 from pwgrid.settings.pools import PoolSettings
-from pwgrid.worker.browser.allowed_paths import Confinement, Directories
+from pwgrid.worker.browser.confined_paths import Confinement, Directories
 from pwgrid.worker.browser.health import CANARY_TRIES, HealthTimes
 from pwgrid.worker.close_texts import close_texts
 

@@ -119,6 +119,8 @@ function onMessage(message, socket) {
     case 'sync':
       own?.giveBackAll();
       say({ say: 'live', sessions: [...sessions.keys()], clientFields: clientFields(), kept: kept(), profiles: profiles(), ready });
+      for (const session of [...sessions.values()].filter(each => each.isOver)) // its browser writes a profile
+        say({ say: 'ending', session: session.id });
       for (const closed of unacknowledged.values())
         say(closed);
       if (gone)
@@ -196,15 +198,12 @@ function takeClient(offer, socket) {
 function joinSession(offer, socket) {
   socket.setNoDelay(true); // the mark
   const session = sessions.get(offer.session);
-  if (!session?.cdp || session.kind || session.isOver) {
-    socket.on('error', () => {});
+  if (!session?.cdp || session.kind || session.isOver)
     return void answer(socket, '410 Gone', 'this session has ended; connect again without its id');
-  }
-  if (session.connections.size >= MOST_CLIENTS) {
-    socket.on('error', () => {});
+  if (session.connections.size >= MOST_CLIENTS)
     return void answer(socket, '503 Service Unavailable', `this session has ${MOST_CLIENTS} clients already: let some of them go`);
-  }
-  session.keptTime.limitS = offer.keepS; // what the last one says counts
+  if (offer.keepS) // what the last one says counts
+    session.keptTime.limitS = offer.keepS;
   admit(new CdpConnection(session, socket, offer), offer);
 }
 
@@ -343,6 +342,8 @@ async function launchUnit(isShared, { browser = null, ...wished } = {}, profile 
     })));
     units.set(launched.process(), unit);
     unit.launched(launched);
+    if (unit.hasEnded)
+      throw new Error('it ended as soon as it had started');
     clients.knows(unit);
   } catch (error) {
     unit.removeDirectory();
@@ -386,9 +387,10 @@ async function onSign(unit, what) {
     return say({ say: 'sign', what });
   if (unit.tried)
     return;
-  const { opened } = unit.signs;
+  const { opened } = unit.signs, { holds } = unit.messages;
   await tryBrowser(unit, options.tryS * 1000).catch(() => {
-    if (unit.signs.opened === opened) // else it is only slow: its client has got a page meanwhile
+    // Else it is only slow: its client has got a page meanwhile, or has kept the grid from hearing it.
+    if (unit.signs.opened === opened && unit.messages.holds === holds)
       sessionOf(unit)?.end('grid', 'browser sick');
   });
 }

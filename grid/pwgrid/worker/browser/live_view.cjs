@@ -3,7 +3,8 @@
 //
 // A packet is its length (4 bytes, big endian), a byte for its kind, and that many bytes. Viewers say {session, operator} first, then
 // {page} to look at another page, and {ack} for each frame: nobody gets a frame before that for the last one, nor before that is
-// read, so a viewer that is slow costs one frame of memory. Here we say {pages, page} whenever that has changed, {ended} at the end.
+// read, so a viewer that is slow costs one frame of memory. Here we say {pages, page} whenever that has changed, {ended} at the end;
+// {full}, which is how many look already, to whoever is one too many.
 'use strict';
 
 const fs = require('node:fs');
@@ -37,16 +38,17 @@ function serveLiveView(socketPath, browserType, pagesOf) {
   fs.rmSync(socketPath, { force: true });
   const casts = new Map(); // page -> Cast
   const viewers = new Set();
-  const isFull = viewer => {
-    const others = [...viewers].filter(each => each !== viewer && each.session && each.isOperator === viewer.isOperator);
-    return viewer.isOperator ? others.length >= MOST_OPERATORS
-      : others.filter(each => each.session === viewer.session).length >= MOST_OWNERS;
+  // How many look already, if that is as many as may; else 0.
+  const full = (session, isOperator) => {
+    const most = isOperator ? MOST_OPERATORS : MOST_OWNERS;
+    const others = [...viewers].filter(each => each.session && each.isOperator === isOperator && (isOperator || each.session === session));
+    return others.length >= most ? others.length : 0;
   };
-  const shared = { casts, pagesOf, isFull, frameMs: FRAME_MS[browserType] ?? FRAME_MS.others };
+  const shared = { casts, pagesOf, full, frameMs: FRAME_MS[browserType] ?? FRAME_MS.others };
   const server = net.createServer(socket => {
-    if (viewers.size >= MOST_CONNECTIONS)
-      return void socket.destroy();
     const viewer = new Viewer(socket, shared);
+    if (viewers.size >= MOST_CONNECTIONS)
+      return void viewer.refuse(viewers.size);
     viewers.add(viewer);
     socket.once('close', () => viewers.delete(viewer));
   });
@@ -98,10 +100,11 @@ class Viewer {
 
   hear({ session, operator, page, ack }) {
     if (session && !this.session) {
-      this.session = session;
       this.isOperator = operator === true;
-      if (this.shared.isFull(this))
-        return void this.socket.destroy();
+      const full = this.shared.full(session, this.isOperator);
+      if (full)
+        return void this.refuse(full);
+      this.session = session;
       this.timer = setInterval(() => this.list(), LIST_MS);
       this.list();
     }
@@ -113,6 +116,13 @@ class Viewer {
       this.mayHave = true;
       this.sendWaiting();
     }
+  }
+
+  refuse(full) {
+    this.unread = Buffer.alloc(0);
+    this.socket.removeAllListeners('data').resume(); // it ends only once all that it says is read
+    this.say(JSON_KIND, JSON.stringify({ full }));
+    this.socket.end();
   }
 
   list() {

@@ -17,8 +17,8 @@ from typing import IO, Final
 
 import orjson
 
+from pwgrid.common.confined_exec import ENDS_WITH
 from pwgrid.common.launch_failure import BrowserLaunchError
-from pwgrid.common.restricted_exec import ENDS_WITH
 from pwgrid.worker.browser.launch import LaunchSpec
 
 TIMEOUT_S: Final = 20.0

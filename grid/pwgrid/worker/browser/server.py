@@ -19,7 +19,7 @@ import psutil
 import structlog
 
 from pwgrid.common.errors import BrowserServerGone
-from pwgrid.common.launch_failure import BrowserLaunchError
+from pwgrid.common.launch_failure import BrowserLate, BrowserLaunchError
 from pwgrid.common.reasons import EndReason, Reason, WorkerEnd
 from pwgrid.common.types import Protocol
 from pwgrid.registry.records import OF_LEASE, TOKEN_ID
@@ -86,7 +86,7 @@ class BrowserServer:
         self._started: asyncio.Future[Message] = self._loop.create_future()
         self._asked: dict[tuple[str, int], asyncio.Future[Message]] = {}
         """The answers that are awaited, by their kind and number: one to this worker's predecessor may still come."""
-        self._last_asked = 0
+        self._last_asked = os.getpid() << 24  # what its predecessor asked may be answered yet
         self._returned: asyncio.Future[None] = self._loop.create_future()
         """Done when the caller of `start` or `adopt` gets this object."""
         self._stderr: IO[bytes] | None = None
@@ -238,7 +238,7 @@ class BrowserServer:
     ) -> None:
         """Gets a browser for this session alone, with these options of its client; `browser`: which one, if not its
         pool's (`RequestedBrowsers.prepare`), `profile`: what it starts with. `until` is in seconds of time.monotonic().
-        Raises BrowserLaunchError if it does not start in time, and BrowserServerGone."""
+        Raises BrowserLaunchError, which is BrowserLate if it does not start in time, and BrowserServerGone."""
         question = {
             "do": "acquire",
             "session": session_id,
@@ -252,7 +252,7 @@ class BrowserServer:
                 raise BrowserServerGone
             if not answer.done():
                 self.give_back(session_id)
-                raise BrowserLaunchError("it did not start in time", "a browser for one session")
+                raise BrowserLate("it did not start in time", "a browser for one session")
             if (error := answer.result()["error"]) is not None:
                 raise BrowserLaunchError(error, "a browser for one session")
 

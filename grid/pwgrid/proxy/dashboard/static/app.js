@@ -34,14 +34,22 @@ async function connect() {
   if (status === 403)
     return say(body.error);
   const feed = socket('v1/live');
-  feed.onmessage = event => take(JSON.parse(event.data));
-  feed.onopen = () => {
-    attempts = 0;
-    say('live');
+  let why = 'connection lost';
+  feed.onmessage = event => {
+    const message = JSON.parse(event.data);
+    if (message.full) {
+      why = `${message.full} pages look at this grid already`;
+      return;
+    }
+    if (message.you) {
+      attempts = 0;
+      say('live');
+    }
+    take(message);
   };
   feed.onclose = () => {
     const wait = RETRY_MS[Math.min(attempts++, RETRY_MS.length - 1)];
-    say('connection lost, trying again …');
+    say(`${why}, trying again …`);
     setTimeout(connect, wait);
   };
 }

@@ -36,7 +36,9 @@ function showFigures(grid, pools, workers, queue) {
   const waiting = Object.values(queue).reduce((sum, line) => sum + line.clients, 0);
   const wanted = Object.values(pools).reduce((sum, pool) => sum + (pool.wanted ?? 0), 0);
   const available = Object.values(pools).reduce((sum, pool) => sum + (pool.available ?? 0), 0);
-  const memory = Object.values(workers).reduce((sum, worker) => sum + (worker.memoryMib ?? 0), 0);
+  const all = Object.values(workers);
+  const sizes = all.map(worker => worker.memoryMib).filter(Number.isFinite); // none in a worker's first seconds
+  const memory = sizes.length || !all.length ? sizes.reduce((sum, size) => sum + size, 0) : null;
   const outcomes = grid.outcomes ?? {};
   const here = grid.host ? ' on this host' : ''; // what is not counted over all hosts
   const figures = [
@@ -90,11 +92,14 @@ function makePool(name, act) {
   form.addEventListener('submit', event => {
     event.preventDefault();
     const workers = wanted.valueAsNumber;
+    element.isTyped = false;
     const where = host.value ? ` on ${host.value}` : '';
     act('POST', path('scale', host.value), { workers }, `${name} wants ${plural(workers, 'worker')}${where} now.`);
     wanted.blur();
   });
-  host.addEventListener('change', () => { wanted.value = element.shown.pool.hosts?.[host.value]?.wanted ?? 0; });
+  // What somebody has typed stays until it is sent, or is the pool's number again.
+  wanted.addEventListener('input', () => { element.isTyped = wanted.value !== String(wantedNow(element)); });
+  host.addEventListener('change', () => { if (!element.isTyped) wanted.value = wantedNow(element); });
   const element = h('article', { class: 'pool', 'aria-label': `pool ${name}` },
     h('div', { class: 'pool-head' }, h('h3', { text: name }), h('p', { class: 'muted words' }), form),
     h('p', { class: 'reason', hidden: true }), h('div', { class: 'workers' }));
@@ -122,11 +127,16 @@ function updatePool(element, { pool, own, operator, hasVersions, host }) {
   // One host is scaled at a time: this one, if it has the pool and no other one is chosen.
   keyed(element.host, hosts.map(([name]) => [name, name]), name => h('option', { value: name, text: name }), () => {});
   element.host.hidden = hosts.length < 2;
-  if (document.activeElement !== element.wanted)
-    element.wanted.value = (hosts.length ? pool.hosts[element.host.value]?.wanted : pool.wanted) ?? 0;
+  if (!element.isTyped && document.activeElement !== element.wanted)
+    element.wanted.value = wantedNow(element);
   const most = Math.max(1, ...own.map(([, worker]) => worker.memoryMib ?? 0));
   keyed(element.querySelector('.workers'), own.map(([id, worker]) => [id, { worker, pool, most, operator }]),
     id => makeWorker(id, element.act), updateWorker);
+}
+
+// How many workers the pool wants: on the host that is chosen, where several have it.
+function wantedNow({ shown: { pool }, host }) {
+  return (pool.hosts?.[host.value] ?? (host.options.length ? {} : pool)).wanted ?? 0;
 }
 
 function makeWorker(id, act) {
@@ -154,8 +164,8 @@ function updateWorker(element, { worker, pool, most, operator }) {
   rod(life, worker.lifetime, isLimited ? pool.lifetimeOfWorker : 0, null, `${worker.lifetime} of ${pool.lifetimeOfWorker} sessions`);
   const limit = pool.memoryLimitMib || pool.memoryHardLimitMib;
   const used = worker.memoryMib ?? 0;
-  rod(memory, used, limit || most, memoryLevel(used, pool),
-    limit ? `${used} of ${limit} MiB` : `${used} MiB without a limit; the largest worker of the pool has ${most}`);
+  const size = limit ? `${used} of ${limit} MiB` : `${used} MiB without a limit; the largest worker of the pool has ${most}`;
+  rod(memory, used, limit || most, memoryLevel(used, pool), Number.isFinite(worker.memoryMib) ? size : 'not measured yet');
   const sessions = isLimited ? `${worker.lifetime} of ${pool.lifetimeOfWorker} sessions` : plural(worker.lifetime, 'session') + ' so far';
   set(element.querySelector('.life'), { text: sessions + (worker.launches ? `, ${plural(worker.launches, 'own browser')}` : '') });
   set(element.querySelector('.size'), { text: limit ? `${mib(worker.memoryMib)} of ${limit}` : mib(worker.memoryMib) });

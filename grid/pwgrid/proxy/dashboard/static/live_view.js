@@ -7,6 +7,10 @@ const dialog = byId('viewer');
 const picture = byId('viewer-picture');
 const choice = byId('viewer-page');
 let feed = null;
+let chosen = ''; // by the user; '' is the newest page
+
+const SERVICE_RESTART = 1012; // another proxy serves the page from now on
+const RETRY_MS = 250;
 
 export function view(session) {
   dialog.close();
@@ -14,9 +18,19 @@ export function view(session) {
   say('connecting …');
   picture.hidden = true;
   choice.hidden = true;
-  const here = feed = socket(`v1/live/${session.id}`);
-  let isTold = false;
+  chosen = '';
+  look(session.id, false);
+  dialog.showModal();
+}
+
+// `isTold`: whether something was heard of the session before.
+function look(session, isTold) {
+  const here = feed = socket(`v1/live/${session}`);
   here.binaryType = 'blob';
+  here.onopen = () => {
+    if (chosen)
+      here.send(JSON.stringify({ page: chosen }));
+  };
   here.onmessage = event => {
     if (here !== feed)
       return;
@@ -26,19 +40,22 @@ export function view(session) {
     else
       show(event.data, here);
   };
-  here.onclose = () => {
-    if (here === feed && !isTold)
-      say('There is nothing to see: the session is over, LIVE_VIEW=false forbids it, or its worker cannot show it.');
-    else if (here === feed)
+  here.onclose = ({ code }) => {
+    if (here !== feed)
+      return;
+    if (code === SERVICE_RESTART)
+      setTimeout(() => { if (here === feed) look(session, isTold); }, RETRY_MS);
+    else if (isTold)
       say('The connection is over.');
+    else
+      say('There is nothing to see: the session is over, LIVE_VIEW=false forbids it, or its worker cannot show it.');
   };
-  dialog.showModal();
 }
 
-function tell({ pages, page, why, ended }) {
-  if (ended) {
+function tell({ pages, page, why, ended, full }) {
+  if (ended || full) {
     feed = null; // the end of its connection, which follows, is no error
-    return say('The session is over.');
+    return say(ended ? 'The session is over.' : `${full} look at sessions of this browser already: nobody else may, until one of them closes.`);
   }
   choice.hidden = pages.length < 2;
   keyed(choice, pages.map(each => [each.id, each]), id => h('option', { value: id }),
@@ -65,7 +82,11 @@ function show(frame, from) {
   picture.hidden = false;
 }
 
-choice.addEventListener('change', () => feed?.send(JSON.stringify({ page: choice.value })));
+choice.addEventListener('change', () => {
+  chosen = choice.value;
+  if (feed?.readyState === WebSocket.OPEN)
+    feed.send(JSON.stringify({ page: chosen }));
+});
 byId('viewer-close').addEventListener('click', () => dialog.close());
 dialog.addEventListener('close', () => {
   feed?.close();

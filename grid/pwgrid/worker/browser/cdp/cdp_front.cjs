@@ -10,7 +10,7 @@ const fs = require('node:fs');
 const path = require('node:path');
 
 const { ASKS_PAGE } = require('../units/browser_signs.cjs');
-const { readEnvelope, Unreadable } = require('./cdp_message.cjs');
+const { ParsedMessage, readMessage, Unreadable } = require('./cdp_message.cjs');
 const { ENDS_THE_SESSION, isRead, judgeRead } = require('../guard/cdp_methods.cjs');
 const { CdpPages } = require('./cdp_pages.cjs');
 const { Connection } = require('../sessions/connection.cjs');
@@ -61,10 +61,15 @@ class CdpFront {
       guard: options.clientGuard, isShared: false, isBrowserLevel: true, blocksFileUrls: options.blockFileUrls,
       directory: this.directory, get loopbackPorts() { return [...loopbackPorts.addresses.keys()]; },
     };
-    fs.mkdirSync(this.directory, { recursive: true, mode: 0o700 });
-    // The proxy serves these files, and learns from this where they are (pwgrid/proxy/session_files.py). No path of it can be followed.
+    // The proxy serves its files, and learns from this where they are (pwgrid/proxy/session_files.py). No path of it can be followed.
     this.link = path.join(options.filesDirectory, session.id);
-    fs.symlinkSync(path.basename(this.directory), this.link);
+    try {
+      fs.mkdirSync(this.directory, { recursive: true, mode: 0o700 });
+      fs.symlinkSync(path.basename(this.directory), this.link);
+    } catch (error) {
+      directories.giveBack(this.directory).catch(onError);
+      throw error;
+    }
     this.kept = options.keptFiles && path.join(options.keptFiles, session.id);
     session.unit.messages.cdp = this;
     this.shown = new CdpPages(session.unit.browser);
@@ -222,9 +227,11 @@ class CdpFront {
 
   // -------------------------------------------------------------------------------------------------- to the browser
 
-  // Writes a message, given in pieces (Buffers). While the pipe is full no client is read.
+  // Writes a message, given in pieces (a text or Buffers). While the pipe is full no client is read.
   write(...pieces) {
-    if (pieces[0].length < COPIED_BYTES)
+    if (typeof pieces[0] === 'string')
+      pieces = [`${pieces[0]}\0`];
+    else if (pieces[0].length < COPIED_BYTES)
       pieces = [Buffer.concat([...pieces, END_OF_MESSAGE])];
     else
       pieces.push(END_OF_MESSAGE);
@@ -324,46 +331,49 @@ class CdpConnection extends Connection {
       return;
     if (data.length > MARKED_FROM_BYTES)
       this.session.server.sessionInWork.begins(this.session.id);
-    let envelope;
+    let message;
     try {
-      envelope = readEnvelope(data);
+      message = readMessage(data);
     } catch (error) {
-      if (!(error instanceof Unreadable))
-        throw error;
-      return this.answer({ id: error.id || null, code: INVALID_REQUEST, message: `the grid cannot read this message: ${error.message}` });
+      return this.cannotRead(error);
     }
-    const { id, sessionId, method } = envelope;
+    const { id, sessionId, method } = message;
     if (sessionId && this.front.sessions.get(sessionId)?.connection !== this)
       return this.answer({ id, sessionId, code: NO_SESSION, message: 'Session with given id not found.' });
     const refusal = tooLarge(data, method);
     if (refusal)
       return this.answer({ id, sessionId, code: ERROR, message: refusal });
     if (ASKS_PAGE.has(method))
-      this.asksPage(Number(id), method, sessionId);
+      this.asksPage(id, method, sessionId);
     if (isRead(method))
-      this.judge(data, envelope);
-    else if (sessionId)
-      this.front.write(data);
+      this.judge(message);
     else
-      this.front.write(data.subarray(0, envelope.end), this.tail);
+      this.front.write(...message.forBrowser(this));
   }
 
   // Passes on a message whose parameters are looked at, as they were read.
-  judge(data, { id, sessionId, method, params: found }) {
+  judge(message) {
+    const { id, sessionId, method } = message;
     let params;
     try {
-      params = found ? JSON.parse(data.toString('utf8', ...found)) : {};
-    } catch { // readEnvelope looks at what stands between texts, and not at what it means
-      return this.answer({ id, sessionId, code: INVALID_REQUEST, message: 'the grid cannot read this message: its params are no JSON' });
+      params = message.params ?? {};
+    } catch (error) {
+      return this.cannotRead(error, message);
     }
-    const judged = judgeRead(method, typeof params === 'object' && params !== null ? params : {}, this.front.judged);
+    const judged = judgeRead(method, params, this.front.judged);
     if (judged === ENDS_THE_SESSION)
       return this.endSession(id, sessionId);
     if (judged.refusal)
       return this.answer({ id, sessionId, code: ERROR, message: judged.refusal });
     if (method === 'Target.createBrowserContext')
-      this.makesContexts.add(Number(id));
-    this.front.write(Buffer.from(JSON.stringify({ id: Number(id), method, params: judged, sessionId: sessionId || this.rootId })));
+      this.makesContexts.add(id);
+    this.front.write(...new ParsedMessage(id, method, judged, sessionId).forBrowser(this));
+  }
+
+  cannotRead(error, { id = error.id || null, sessionId } = {}) {
+    if (!(error instanceof Unreadable))
+      throw error;
+    this.answer({ id, sessionId, code: INVALID_REQUEST, message: `the grid cannot read this message: ${error.message}` });
   }
 
   // What a page leaves unanswered is a sign that the browser may have no process for it (browser_signs.cjs).
@@ -388,7 +398,7 @@ class CdpConnection extends Connection {
   }
 
   endSession(id, sessionId) {
-    this.send(JSON.stringify({ id: Number(id), result: {}, ...sessionId && { sessionId } }));
+    this.send(JSON.stringify({ id, result: {}, ...sessionId && { sessionId } }));
     this.session.end('client', 'client closed the browser');
   }
 
@@ -397,8 +407,9 @@ class CdpConnection extends Connection {
     this.send(JSON.stringify({ ...id !== null && { id: Number(id) }, error, ...sessionId && { sessionId } }));
   }
 
+  // What the browser says until its session is detached is for nobody.
   send(message) {
-    if (this.isClosing)
+    if (this.isClosing || !this.front.connections.has(this))
       return;
     this.ws.send(message, { binary: false });
     this.front.slow.sent(this);

@@ -1,5 +1,5 @@
 // Directories for the files of sessions. The browser may list those that the worker has made, by their inodes, and open what is
-// in others (pwgrid/worker/browser/allowed_paths.py). So a directory is used again, by another name: nobody can guess one, and a page
+// in others (pwgrid/worker/browser/confined_paths.py). So a directory is used again, by another name: nobody can guess one, and a page
 // with a file: URL sees the files of no other session.
 'use strict';
 

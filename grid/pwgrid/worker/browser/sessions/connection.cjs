@@ -147,7 +147,6 @@ class Connection {
   refuse(status, error) {
     this.isClosing = true;
     answer(this.socket, status, error);
-    this.timer = setTimeout(() => this.socket.destroy(), CLOSE_GRACE_MS);
   }
 
   closed() {
@@ -173,9 +172,12 @@ function boundHalfMessages(connections) {
   all[0].dropHalf();
 }
 
-// Answers a handshake with an error, and ends the socket.
+// Answers a handshake with an error, and ends the socket; after CLOSE_GRACE_MS also if the client does not end its side.
 function answer(socket, status, error) {
   const body = JSON.stringify({ error });
+  const timer = setTimeout(() => socket.destroy(), CLOSE_GRACE_MS);
+  socket.once('close', () => clearTimeout(timer));
+  socket.on('error', () => {});
   socket.resume();
   socket.end(`HTTP/1.1 ${status}\r\nContent-Type: application/json\r\nRetry-After: 1\r\n`
     + `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`);

@@ -36,9 +36,14 @@ class PipeMessages {
       const end = chunk.indexOf(END_OF_MESSAGE, start);
       if (end < 0)
         return this.keep(chunk.subarray(start));
-      this.keep(chunk.subarray(start, end));
-      this.end();
+      const piece = chunk.subarray(start, end);
       start = end + 1;
+      if (!this.bytes && piece.length <= this.mostBytes) { // most messages come whole
+        this.onMessage(piece);
+        continue;
+      }
+      this.keep(piece);
+      this.end();
     }
   }
 
@@ -129,6 +134,7 @@ class BrowserMessages {
     this.transport = browser._connection._transport;
     this.isBroken = false;
     this.isHeld = false;
+    this.holds = 0; // how often it has been held
     this.cdp = null; // of class CdpFront, which takes what is for its clients, unparsed
     this.heard();
     if (this.transport._pipeRead)
@@ -150,6 +156,7 @@ class BrowserMessages {
   hold(isHeld) {
     this.isHeld = isHeld;
     this.heard();
+    this.holds += isHeld ? 1 : 0;
     if (isHeld)
       this.transport._pipeRead.pause();
     else

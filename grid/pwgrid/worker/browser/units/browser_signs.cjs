@@ -14,8 +14,10 @@ const ASKS_PAGE = new Set(['Page.enable', 'Page.getFrameTree', 'Runtime.enable']
 const BY_THE_PAGE = new Set(['crashed', 'oom']);
 
 class BrowserSigns {
-  // `signAfterMs`: how long a context or a page may take. `onSign(what)` is called for each sign.
-  constructor(browser, signAfterMs, onSign) {
+  // `signAfterMs`: how long a context or a page may take. `isHeld()`: whether the browser is not heard now, by no fault of its own.
+  // `onSign(what)` is called for each sign.
+  constructor(browser, signAfterMs, isHeld, onSign) {
+    this.isHeld = isHeld;
     this.browser = browser;
     this.signAfterMs = signAfterMs;
     this.onSign = onSign;
@@ -83,6 +85,8 @@ class BrowserSigns {
     const now = performance.now();
     const ms = Math.min(now - this.last, 2 * TICK_MS);
     this.last = now;
+    if (this.isHeld())
+      return;
     for (const calls of this.calls.values()) {
       for (const call of calls.values()) {
         call.ms += ms;

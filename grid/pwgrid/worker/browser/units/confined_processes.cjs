@@ -1,5 +1,5 @@
 // Starts the processes that Playwright starts so that they may use no more of the host than they need: which files the
-// browser may use is decided in pwgrid/worker/browser/allowed_paths.py.
+// browser may use is decided in pwgrid/worker/browser/confined_paths.py.
 'use strict';
 
 const childProcess = require('node:child_process');

@@ -24,14 +24,14 @@ class OwnBrowsers {
     this.quiet = null; // timer
     this.refill = null; // timer
     this.coming = 0; // starts under way of units that are like all others
-    this.expecting = []; // { resolve, reject } of sessions that get the next of these
-    this.acquiring = new Set(); // ids of sessions that wait for a unit
+    this.expecting = []; // sessions that get the next of these; an entry of this and the other lines is { resolve, reject }
+    this.acquiring = new Map(); // session id -> its Wish, while it waits for a unit
     this.acquired = new Map(); // session id -> unit whose client has not come yet
     this.inUse = new Set(); // units, with those of `acquired`
     this.places = most; // that are free
-    this.waiting = []; // resolve functions of those who wait for a place
+    this.waiting = []; // sessions that wait for a place
     this.starting = 0;
-    this.queued = []; // resolve functions of starts that wait for their turn
+    this.queued = []; // starts that wait for their turn
     this.failures = { start: 0, page: 0 }; // in a row
     this.retry = null; // timer; until then none is started that is to be warm
     this.isHeld = false; // the host is short of memory: the same
@@ -44,35 +44,46 @@ class OwnBrowsers {
     if (!isOtherwise(options, profile))
       this.asked();
     clearTimeout(this.quiet);
-    this.acquiring.add(sessionId);
-    if (this.places > 0)
-      this.places--;
-    else
-      await new Promise(resolve => this.waiting.push(resolve));
+    const wish = new Wish();
+    this.acquiring.set(sessionId, wish);
     try {
-      const unit = await this.unitFor(options, profile);
-      this.inUse.add(unit);
-      if (this.acquiring.has(sessionId))
-        this.acquired.set(sessionId, unit);
+      if (this.places > 0)
+        this.places--;
       else
-        this.release(unit);
-    } catch (error) {
-      this.freePlace();
-      throw error;
+        await wish.turnIn(this.waiting);
+      await this.acquireWithPlace(sessionId, wish, options, profile);
     } finally {
-      this.acquiring.delete(sessionId);
+      if (this.acquiring.get(sessionId) === wish)
+        this.acquiring.delete(sessionId);
       this.refill ??= setTimeout(() => this.fill(), this.refillMs).unref();
       this.warmUpLater();
     }
   }
 
-  unitFor(options, profile) {
+  async acquireWithPlace(sessionId, wish, options, profile) {
+    try {
+      wish.check();
+      const unit = await this.unitFor(wish, options, profile);
+      this.inUse.add(unit);
+      if (wish.isGivenBack)
+        this.release(unit);
+      else
+        this.acquired.set(sessionId, unit);
+    } catch (error) {
+      this.freePlace();
+      throw error;
+    }
+  }
+
+  unitFor(wish, options, profile) {
     if (isOtherwise(options, profile))
-      return this.start(() => this.launch(options, profile));
-    return this.warm.pop() ?? new Promise((resolve, reject) => {
-      this.expecting.push({ resolve, reject });
-      this.startUpTo(this.expecting.length);
-    });
+      return this.start(() => this.launch(options, profile), wish);
+    const warm = this.warm.pop();
+    if (warm)
+      return warm;
+    const coming = wish.turnIn(this.expecting);
+    this.startUpTo(this.expecting.length);
+    return coming;
   }
 
   // Returns the unit that was acquired for this session; undefined if there is none, or its browser has ended.
@@ -84,13 +95,14 @@ class OwnBrowsers {
 
   // Ends what was or is being acquired for this session, unless its client has come.
   giveBack(sessionId) {
+    this.acquiring.get(sessionId)?.giveBack();
     this.acquiring.delete(sessionId);
     this.release(this.take(sessionId));
   }
 
   // The same for all sessions.
   giveBackAll() {
-    for (const sessionId of [...this.acquiring, ...this.acquired.keys()])
+    for (const sessionId of [...this.acquiring.keys(), ...this.acquired.keys()])
       this.giveBack(sessionId);
   }
 
@@ -123,7 +135,7 @@ class OwnBrowsers {
   freePlace() {
     const next = this.waiting.shift();
     if (next)
-      next();
+      next.resolve();
     else
       this.places++;
   }
@@ -156,11 +168,15 @@ class OwnBrowsers {
       unit.end();
   }
 
-  // Starts as many as sessions expect and as are to be warm.
+  // How many are to be there: as many as sessions expect and as are to be warm.
+  get target() {
+    return (this.isHeld || this.retry ? 0 : this.wanted) + this.expecting.length;
+  }
+
   fill() {
     clearTimeout(this.refill);
     this.refill = null;
-    this.startUpTo((this.isHeld || this.retry ? 0 : this.wanted) + this.expecting.length);
+    this.startUpTo(this.target);
   }
 
   startUpTo(number) {
@@ -175,6 +191,8 @@ class OwnBrowsers {
   }
 
   async launchOne() {
+    if (this.warm.length + this.coming > this.target) // whoever expected it has given up
+      return;
     const unit = await this.launch({});
     this.failures.start = 0;
     const next = this.expecting.shift();
@@ -231,21 +249,62 @@ class OwnBrowsers {
     }, this.retryMs * 2 ** Math.min(inRow - 1, MOST_DOUBLINGS)).unref();
   }
 
-  // Calls `launch` when it is its turn.
-  async start(launch) {
+  // Calls `launch` when it is its turn, unless this wish is given back by then.
+  async start(launch, wish = new Wish()) {
     if (this.starting < MOST_STARTING)
       this.starting++;
     else
-      await new Promise(resolve => this.queued.push(resolve));
+      await wish.turnIn(this.queued);
     try {
+      wish.check();
       return await launch();
     } finally {
       const next = this.queued.shift();
       if (next)
-        next();
+        next.resolve();
       else
         this.starting--;
     }
+  }
+}
+
+// What one session waits for. Once it is given back it leaves the line in which it stands: who is behind it is not to wait for what nobody
+// wants.
+class Wish {
+  constructor() {
+    this.isGivenBack = false;
+    this.leave = () => {};
+  }
+
+  // Done when it is its turn in this line, whose front entry is to be resolved, or rejected, by whoever takes it out.
+  turnIn(line) {
+    return new Promise((resolve, reject) => {
+      const entry = { resolve, reject };
+      line.push(entry);
+      this.leave = () => {
+        const at = line.indexOf(entry);
+        if (at < 0)
+          return;
+        line.splice(at, 1);
+        reject(new GivenBack());
+      };
+    });
+  }
+
+  check() {
+    if (this.isGivenBack)
+      throw new GivenBack();
+  }
+
+  giveBack() {
+    this.isGivenBack = true;
+    this.leave();
+  }
+}
+
+class GivenBack extends Error {
+  constructor() {
+    super('nobody wants it any more');
   }
 }
 

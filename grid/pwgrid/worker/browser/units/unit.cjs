@@ -64,7 +64,7 @@ class Unit {
     this.owners = new EventOwners(browser, clientOf);
     browser.on('disconnected', () => this.browserIsGoing(true));
     this.listeners = new Set(browser.listeners('disconnected'));
-    this.signs = new BrowserSigns(browser, this.signAfterMs, what => this.hooks.onSign(this, what));
+    this.signs = new BrowserSigns(browser, this.signAfterMs, () => this.messages.isHeld, what => this.hooks.onSign(this, what));
     const told = name => (...args) => this.hooks[name](this, ...args);
     this.messages = new BrowserMessages(browser, {
       onDropped: told('onDropped'), onBroken: told('onBroken'), onError: told('onError'), work,
@@ -76,7 +76,7 @@ class Unit {
   browserIsGoing(isGoing) {
     this.isGoing = isGoing;
     clearTimeout(this.going);
-    if (isGoing)
+    if (isGoing && !this.ended)
       this.going = setTimeout(() => this.hooks.onGoing(this), GOING_GRACE_MS).unref();
   }
 
@@ -88,6 +88,7 @@ class Unit {
         this.process.once('exit', resolve);
         return this.kill();
       }
+      clearTimeout(this.going);
       const timer = setTimeout(() => this.kill(), WRITE_MS);
       this.process.once('exit', () => {
         clearTimeout(timer);

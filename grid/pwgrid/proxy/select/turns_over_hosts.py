@@ -12,8 +12,8 @@ from pwgrid.common.errors import RegistryUnavailable
 from pwgrid.proxy.policy.fair_line import Head, Party, Turn
 from pwgrid.proxy.roster import Roster
 from pwgrid.proxy.select.claim import Claim
-from pwgrid.registry.lines import PartyInLine
 from pwgrid.registry.registry import Registry
+from pwgrid.registry.take_turn import PartyInLine
 
 log = structlog.get_logger()
 

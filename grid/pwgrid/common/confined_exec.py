@@ -1,7 +1,7 @@
 """Restricts what this process may use of its host, by the kernel, and becomes a command: that, and all that it starts,
 stays restricted.
 
-    python -I -S restricted_exec.py [--USE PATH ...] ... [--may-WHAT] ... [--ends-with-PID] -- COMMAND [ARGUMENT ...]
+    python -I -S confined_exec.py [--USE PATH ...] ... [--may-WHAT] ... [--ends-with-PID] -- COMMAND [ARGUMENT ...]
 
 A browser's start waits for this program, so it imports little: json and typing would double the time that it takes.
 """

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pwgrid.control.frames import MAX_FRAME_BYTES, MAX_PARTS, ProtocolError, decode, encode
-from pwgrid.control.reliable_link import (
+from pwgrid.control.exactly_once import (
     ACK_EVERY,
     MAX_UNACKNOWLEDGED,
     Link,
     LinkFullError,
 )
+from pwgrid.control.frames import MAX_FRAME_BYTES, MAX_PARTS, ProtocolError, decode, encode
 
 
 class Wire:

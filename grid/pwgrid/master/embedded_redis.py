@@ -10,8 +10,8 @@ import structlog
 
 from pwgrid.common.selectors_loop import Loop
 from pwgrid.master.child import Child, Exit, RestartedChild, fork_command, said
-from pwgrid.master.child_files import ChildFileWriter
-from pwgrid.registry.embedded_redis import EmbeddedRedis
+from pwgrid.master.child_file_writer import ChildFileWriter
+from pwgrid.registry.embedded_redis_config import EmbeddedRedis
 from pwgrid.runtime.child_files import ChildState
 
 log = structlog.get_logger()

@@ -15,10 +15,10 @@ from pwgrid import __version__
 from pwgrid.common.errors import RegistryError, RegistryUnavailable
 from pwgrid.common.reasons import EndReason, Reason
 from pwgrid.common.types import BrowserType
-from pwgrid.proxy.hosts.host_table import UNREACHABLE_S, HostState, HostTable, NameWatch, OtherHost
+from pwgrid.proxy.hosts.host_table import NO_WAY_S, UNREACHABLE_S, HostState, HostTable, NameWatch, OtherHost
 from pwgrid.proxy.reap_workers import report
 from pwgrid.proxy.roster import Hosts, Roster
-from pwgrid.registry.hosts import BEAT_S, NAME_TAKEN, HostRecord
+from pwgrid.registry.host_records import BEAT_S, NAME_TAKEN, HostRecord
 from pwgrid.registry.registry import Registry
 from pwgrid.settings.model import Settings
 
@@ -126,9 +126,21 @@ class HostKeeper:
     def unreachable(self, host: OtherHost, why: str) -> None:
         """Called when nobody could connect to a host's proxy: it gets no clients for a while."""
         log.warning("host_unreachable", host=host.record.name, reason=why)
-        self.table.unreachable(host.record.name, time.monotonic())
+        now = time.monotonic()
+        self.table.unreachable(host.record.name, now)
         self._apply()
-        asyncio.get_running_loop().call_later(UNREACHABLE_S, self._apply)
+        self._apply_at(now + UNREACHABLE_S)
+
+    def no_way(self, why: str) -> None:
+        """Called when what has failed of the way to another host is this host's own: no host gets clients for a moment,
+        in which it may be there again."""
+        now = time.monotonic()
+        if now < self.table.no_way_until:
+            return
+        log.warning("no_way_to_other_hosts", reason=why)
+        self.table.no_way_until = now + NO_WAY_S
+        self._apply()
+        self._apply_at(now + NO_WAY_S)
 
     def own_record(self) -> HostRecord | None:
         """Returns what this host tells of itself; None while it has nothing to tell."""
@@ -185,10 +197,19 @@ class HostKeeper:
         states = self.table.states(time.monotonic()).values()
         return Counter(state.value for state in (*states, self.own_state()))
 
+    def _apply_at(self, at: float) -> None:
+        """Applies what is true from then on (time.monotonic()): the loop's own clock may be behind."""
+        if (left_s := at - time.monotonic()) > 0:
+            asyncio.get_running_loop().call_later(left_s, self._apply_at, at)
+        else:
+            self._apply()
+
     def _apply(self) -> None:
         """Has selections and the policy know what has changed."""
         now = time.monotonic()
-        others = tuple(host.roster for host in self.table.offering(now))
+        offering = {host.record.name: host.roster for host in self.table.offering(now)}
+        others = tuple(offering.values())
+        not_offering = tuple(host.roster for name, host in self.table.others.items() if name not in offering)
         hosts = Hosts(
             own=self.name,
             is_own_first=self._is_own_first,
@@ -197,10 +218,10 @@ class HostKeeper:
             is_drained=self.table.is_drained,
             available=self.table.available_pools(now),
         )
-        known = (others, hosts)
+        known = (others, not_offering, hosts)
         if known != self._known:
             self._known = known
-            self.roster.others, self.roster.hosts = others, hosts
+            self.roster.others, self.roster.not_offering, self.roster.hosts = others, not_offering, hosts
             self._on_change()
         states = {name: state.value for name, state in self.table.states(now).items()}
         if states != self._logged:

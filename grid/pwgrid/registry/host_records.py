@@ -274,7 +274,7 @@ class HostRecords:
         await self._client.call(*_set_command(self._prefix + key, value))
 
     async def _take(self, key: str) -> dict[str, Any] | None:
-        reply = await self._client.run(SCRIPTS["host_take"], (self._prefix + key,), ())
+        reply = await self._client.run(SCRIPTS["take_forward"], (self._prefix + key,), ())
         try:
             value = orjson.loads(reply or "null")
         except ValueError:

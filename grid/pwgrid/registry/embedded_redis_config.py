@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from pwgrid.common.errors import GridError
+from pwgrid.common.atomic_write import write_whole
+from pwgrid.common.errors import GridError, system_error
 from pwgrid.common.paths import resource_dir
 
 SERVER_VARIABLE: Final = "PWGRID_REDIS_SERVER"
@@ -35,15 +36,31 @@ def url_of(directory: Path) -> str:
     return f"unix://{quote(str(directory / 'redis.sock'))}"
 
 
-def prepare(directory: Path) -> EmbeddedRedis:
-    """Writes redis.conf into `directory` (made, mode 0700, if missing). Raises GridError when there is no binary."""
+def prepare(directory: Path, *, runs: bool = False) -> EmbeddedRedis:
+    """Writes redis.conf into `directory` (made, mode 0700, if missing). Raises GridError when there is no binary, or
+    OSError when it cannot be written; not if a server `runs` there: that goes on with what it has read."""
     server = find_redis_server()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = (resource_dir("config") / "redis.conf").read_text(encoding="utf-8")
     in_quotes = str(directory).replace("\\", "\\\\").replace('"', '\\"')
     configuration = directory / "redis.conf"
-    configuration.write_text(text.replace("@directory@", in_quotes), encoding="utf-8")
+    try:
+        _write_if_new(configuration, text.replace("@directory@", in_quotes).encode())
+    except OSError as error:
+        if not runs:
+            raise
+        import structlog  # here: commands that only look for a server log nothing, and would take longer
+
+        structlog.get_logger().error("redis_conf_not_written", reason=system_error(error))
     return EmbeddedRedis((str(server), str(configuration)), directory / "redis.sock")
+
+
+def _write_if_new(path: Path, content: bytes) -> None:
+    """A full disk leaves what is there; that needs no room where it is the same."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.read_bytes() == content:
+            return
+    write_whole(path, content)
 
 
 def find_redis_server() -> Path:

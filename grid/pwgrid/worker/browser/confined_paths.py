@@ -17,7 +17,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
-from pwgrid.common import restricted_exec
+from pwgrid.common import confined_exec
 from pwgrid.common.errors import GridError
 from pwgrid.common.paths import home
 from pwgrid.installed.browsers import (
@@ -157,7 +157,7 @@ def identities(paths: Iterable[str]) -> dict[str, Identity]:
 
 
 Paths = Mapping[str, Iterable[str | Path]]
-"""By the use that is made of them (`restricted_exec.RIGHTS`)."""
+"""By the use that is made of them (`confined_exec.RIGHTS`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,11 +347,11 @@ def program_of(source: Path) -> Path:
     return compiled if (magic, flags, made_at, size) == of_now else source
 
 
-_PROGRAM: Final = str(program_of(Path(restricted_exec.__file__)))
+_PROGRAM: Final = str(program_of(Path(confined_exec.__file__)))
 
 
 def _words(paths: Paths, may: Iterable[str]) -> list[str]:
     listed = {
         use: [str(each) for each in dict.fromkeys(those) if str(each).startswith("/")] for use, those in paths.items()
     }
-    return [_PYTHON, "-I", "-S", _PROGRAM, *restricted_exec.words(listed, sorted(may))]
+    return [_PYTHON, "-I", "-S", _PROGRAM, *confined_exec.words(listed, sorted(may))]
