@@ -270,6 +270,21 @@ async def test_a_crash_spoils_nothing(
         assert await logged_in(page, site) == ["who=ada", "of ada"]
 
 
+@asynccontextmanager
+async def writing_its_profile(grid: Grid, client: Browser) -> AsyncIterator[dict[str, Any]]:
+    """The session of this client is ended, and for the length of the block its browser is not done with its writing.
+    Gives its worker."""
+    (worker,) = grid.status()["workers"]
+    (browser,) = browsers(grid)
+    browser.suspend()
+    try:
+        assert request(grid, "DELETE", f"/v1/sessions/{latest(grid)['id']}").status == 202
+        await eventually_async(lambda: not client.is_connected(), "its client is told")
+        yield worker
+    finally:
+        browser.resume()
+
+
 async def is_succeeded(grid: Grid, worker: dict[str, Any]) -> None:
     def pids() -> list[int]:
         return [each["pid"] for each in grid.status()["workers"]]
@@ -374,18 +389,11 @@ async def test_a_killed_worker_s_successor_knows_that_a_browser_writes_the_profi
 
         async with shop_of(playwright, lease) as (client, page):
             await log_in(page, site)
-            (worker,) = grid.status()["workers"]
-            (browser,) = browsers(grid)
-            browser.suspend()  # so that it is not done with its writing
-            try:
-                assert request(grid, "DELETE", f"/v1/sessions/{latest(grid)['id']}").status == 202
-                await eventually_async(lambda: not client.is_connected(), "its client is told")
+            async with writing_its_profile(grid, client) as worker:
                 os.kill(worker["pid"], signal.SIGKILL)
                 await is_succeeded(grid, worker)
                 waits = asyncio.create_task(next_client())
                 await eventually_async(lambda: waits.done() or "not yet" in grid.output(), "it is to wait")
-            finally:
-                browser.resume()
         assert await waits == ["who=ada", "of ada"]
         assert give_back(grid, lease)
 
@@ -459,19 +467,12 @@ async def test_who_waits_for_a_profile_gets_what_is_saved_after_the_worker_was_k
 
     async with shop(playwright, grid) as (client, page):
         await log_in(page, site)
-        (worker,) = grid.status()["workers"]
-        (browser,) = browsers(grid)
-        browser.suspend()  # so that it is not done with its writing
-        try:
-            assert request(grid, "DELETE", f"/v1/sessions/{latest(grid)['id']}").status == 202
-            await eventually_async(lambda: not client.is_connected(), "its client is told")
+        async with writing_its_profile(grid, client) as worker:
             await eventually_async(lambda: json.loads(use.read_bytes())["use"].get("is_ending"), "it ends")
             waits = asyncio.create_task(next_client())
             os.kill(worker["pid"], signal.SIGKILL)
             await is_succeeded(grid, worker)
             assert "is in use by session" in grid.command("profile", "remove", "shop-login").stderr
-        finally:
-            browser.resume()
     assert await waits == ["who=ada", "of ada"]
     await is_over(grid)
 

@@ -210,23 +210,24 @@ class Roster:
 
     def worker(self, worker_id: str) -> WorkerView | None:
         """Returns this worker of any host; None if there is no such worker (any more)."""
-        if (own := self.workers.get(worker_id)) is not None or not (self.others or self.not_offering):
-            return own
-        elsewhere = (*self.others, *self.not_offering)
-        return next((each.workers[worker_id] for each in elsewhere if worker_id in each.workers), None)
+        everywhere = (self, *self._elsewhere)
+        return next((each.workers[worker_id] for each in everywhere if worker_id in each.workers), None)
 
     def all_workers(self) -> Iterator[WorkerView]:
         """Yields the workers of all hosts, this one's first."""
         yield from self.workers.values()
-        for other in (*self.others, *self.not_offering):
+        for other in self._elsewhere:
             yield from other.workers.values()
 
     def without(self, protocol: Protocol) -> frozenset[str]:
         """Returns the ids of the workers that do not serve clients of this protocol: those of an older version, while
         the grid is upgraded, and of browsers that have none. One that has not told its version has told nothing."""
-        own = self._own_without(protocol)
-        elsewhere = (*self.others, *self.not_offering)
-        return own.union(*(other.without(protocol) for other in elsewhere)) if elsewhere else own
+        return self._own_without(protocol).union(*(other.without(protocol) for other in self._elsewhere))
+
+    @property
+    def _elsewhere(self) -> tuple["Roster", ...]:
+        """Those of the other hosts, whether clients may ask for their pools or not."""
+        return self.others + self.not_offering
 
     def _own_without(self, protocol: Protocol) -> frozenset[str]:
         if protocol not in self._without:  # each client asks, and only another roster has another answer

@@ -1,7 +1,7 @@
 // Reads a CDP client's message: its id, method and sessionId, and its parameters where somebody asks for them.
 //
 // What is read here is judged here, and read again by the browser. So nothing passes that the two may read differently: the browser's
-// parser takes comments, for one, and its pipe ends a message at a zero byte. A small message is parsed and passed on as it was read. A
+// parser takes comments, for one, and its pipe ends a message at a zero byte. A small message is parsed and written anew. A
 // larger one may have 100 MiB of text: of that just the envelope is read, and its bytes are passed on.
 'use strict';
 

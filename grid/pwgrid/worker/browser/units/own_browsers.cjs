@@ -8,6 +8,7 @@ const RETRY_MS = 1_000; // after the first of them that has failed; twice as lon
 const MOST_DOUBLINGS = 6;
 const REFILL_MS = 250; // after a warm one was taken; its session shall have the processors for its first page
 const QUIET_MS = 300; // without a session that asks for one; then those that are warm open their first page
+const UNWANTED = 'nobody wants it any more';
 const WARM_FOR_MS = 600_000; // where none is always warm: for so long after the last was asked for that might have been
 
 class OwnBrowsers {
@@ -286,25 +287,19 @@ class Wish {
         if (at < 0)
           return;
         line.splice(at, 1);
-        reject(new GivenBack());
+        reject(new Error(UNWANTED));
       };
     });
   }
 
   check() {
     if (this.isGivenBack)
-      throw new GivenBack();
+      throw new Error(UNWANTED);
   }
 
   giveBack() {
     this.isGivenBack = true;
     this.leave();
-  }
-}
-
-class GivenBack extends Error {
-  constructor() {
-    super('nobody wants it any more');
   }
 }
 
