@@ -20,7 +20,7 @@ import pytest
 from playwright.async_api import Error, Playwright
 from supervisor.xmlrpc import SupervisorTransport
 
-from pwgrid.cli.install.installation import addresses_on
+from pwgrid.cli.install.installation import listeners_on
 from pwgrid.installed.browsers import SearchPaths
 from tests.conftest import need
 from tests.support.grid import (
@@ -303,8 +303,11 @@ async def test_another_host_is_where_it_listens_then_and_no_session_ends(
     browser = await playwright.chromium.connect(supervised.endpoint)
     page = await browser.new_page()
     for host, reached in (("0.0.0.0", "127.0.0.3"), ("127.0.0.1", "127.0.0.1")):
-        await asyncio.to_thread(supervised.install, "--host", host, "--yes")
-        await eventually_async(lambda host=host: addresses_on(supervised.port) == {host}, f"it listens on {host}")
+        await asyncio.to_thread(supervised.install, "--host", host, "--no-start", "--yes")
+        await asyncio.to_thread(supervised.install, "--yes")  # which finds another program than the one that runs
+        await eventually_async(
+            lambda host=host: listeners_on(supervised.port).keys() == {host}, f"it listens on {host}"
+        )
         other = await playwright.chromium.connect(supervised.endpoint.replace("127.0.0.1", reached))
         await other.close()
         assert await page.evaluate("6 * 7") == 42
@@ -326,7 +329,11 @@ def test_a_master_that_ends_at_once_is_no_success(supervised: Supervised) -> Non
     finally:
         token.write_text(text)
     assert (done.returncode, "supervisord says of it: pwgrid" in done.stderr) == (1, True), done
+    # What it left listens on the old address still, while the newest installation says another one.
+    supervised.ctl("stop", "pwgrid")
+    assert listeners_on(supervised.port).keys() == {"127.0.0.1"}
     supervised.install("--host", "127.0.0.1", "--yes")
+    assert listeners_on(supervised.port).keys() == {"127.0.0.1"}
 
 
 def test_the_end_of_an_installation_ends_the_grid_and_supervisord_forgets_it(supervised: Supervised) -> None:

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from pwgrid.cli.install.installation import addresses_on
+from pwgrid.cli.install.installation import listeners_on
 from pwgrid.master.listener import is_elsewhere, open_listener
 from tests.process.test_tls import tls_grid
 from tests.support import raw, tls
@@ -25,7 +25,7 @@ def next_master(grid: Grid, variables: dict[str, str]) -> None:
 
 def listens_on(grid: Grid) -> set[str]:
     """The addresses on which somebody listens at its port."""
-    return addresses_on(grid.port)
+    return set(listeners_on(grid.port))
 
 
 def workers(grid: Grid) -> list[tuple[str, int]]:

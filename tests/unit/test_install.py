@@ -9,9 +9,10 @@ import re
 import shlex
 import shutil
 import socket
+import subprocess
 import sys
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -445,7 +446,20 @@ def test_a_running_systemd_ends_the_grid_and_forgets_it(tmp_path: Path, monkeypa
 
 
 def listening(host: str, port: int = 0) -> socket.socket:
+    """What the grid has, as far as its installation knows."""
     return socket.create_server((host, port))
+
+
+@contextlib.contextmanager
+def other_program(host: str, port: int = 0) -> Iterator[int]:
+    """Listens there; gives the port."""
+    listen = "import socket, sys; a = socket.create_server((sys.argv[1], int(sys.argv[2]))); print(a.getsockname()[1])"
+    command = [sys.executable, "-uc", f"{listen}; sys.stdin.read()", host, str(port)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        yield int(program.stdout.readline())
+        program.stdin.close()
 
 
 def installed_under_systemd(
@@ -454,6 +468,7 @@ def installed_under_systemd(
     """A user's grid that was installed with some options, and is installed with others now."""
     user_units(tmp_path, monkeypatch, is_run_by_systemd=True)
     monkeypatch.setattr(Systemd, "_is", lambda _self, state, unit: state == "enabled" or unit in active)
+    monkeypatch.setattr(Systemd, "_manager_pid", lambda _self: os.getpid())
     return Systemd(InstallOptions(user=True, **asked), Record("systemd", before))
 
 
@@ -462,6 +477,7 @@ def installed_under_systemd(
     [
         ({}, "", ""),
         ({"host": "0.0.0.0"}, "", ""),  # it is in its own way, and makes room
+        ({"host": "::"}, "", ""),
         ({"host": "0.0.0.0"}, "127.0.0.2", "cannot listen on 0.0.0.0 port"),
         ({"host": "127.0.0.2"}, "127.0.0.2", "cannot listen on 127.0.0.2 port"),
         ({"host": "127.0.0.3"}, "127.0.0.2", ""),
@@ -474,7 +490,7 @@ def test_a_running_grid_is_no_obstacle_to_its_new_address_and_all_else_is(
     with contextlib.ExitStack() as held:
         port = held.enter_context(listening("127.0.0.1")).getsockname()[1]
         if other:
-            held.enter_context(listening(other, port))
+            held.enter_context(other_program(other, port))
         before = {"host": "127.0.0.1", "port": port, "token": True}
         why_not = installed_under_systemd(tmp_path, monkeypatch, before, asked, {*UNITS}).obstacle()
         assert (bool(why_not), said in why_not) == (bool(said), True)
@@ -483,9 +499,8 @@ def test_a_running_grid_is_no_obstacle_to_its_new_address_and_all_else_is(
 def test_a_taken_port_does_not_end_the_grid_that_runs_on_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with listening("127.0.0.1") as own, listening("127.0.0.1") as taken:
+    with listening("127.0.0.1") as own, other_program("127.0.0.1") as port:
         before = {"host": "127.0.0.1", "port": own.getsockname()[1], "token": True}
-        port = taken.getsockname()[1]
         installed = installed_under_systemd(tmp_path, monkeypatch, before, {"port": port}, {*UNITS})
         assert f"cannot listen on 127.0.0.1 port {port}" in installed.obstacle()
 
@@ -493,8 +508,8 @@ def test_a_taken_port_does_not_end_the_grid_that_runs_on_another_one(
 def test_a_port_that_was_taken_while_the_grid_was_down_is_an_obstacle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with listening("127.0.0.1") as taken:
-        before = {"host": "127.0.0.1", "port": taken.getsockname()[1], "token": True}
+    with other_program("127.0.0.1") as port:
+        before = {"host": "127.0.0.1", "port": port, "token": True}
         assert "cannot listen" in installed_under_systemd(tmp_path, monkeypatch, before, {}, set()).obstacle()
 
 
@@ -506,7 +521,12 @@ def test_a_socket_that_waits_for_its_first_client_moves_to_the_new_address(
     monkeypatch.setattr(Systemd, "_setup", ())
     written = [InstallPaths.of(user=True).units / "pwgrid.socket"]
     assert [each.argv[2] for each in installed.start(written)] == ["daemon-reload", "stop", "start"]
-    assert [each.argv[2] for each in installed.start([])] == ["start"]
+    assert [each.argv[2] for each in installed.start([])] == ["stop", "start"]  # --no-start has written it
+    with listening("127.0.0.1") as own:
+        here = {**before, "port": own.getsockname()[1]}
+        installed = installed_under_systemd(tmp_path / "moved", monkeypatch, here, {}, {"pwgrid.socket"})
+        monkeypatch.setattr(Systemd, "_setup", ())
+        assert [each.argv[2] for each in installed.start([])] == ["start"]
 
 
 def test_the_journal_says_why_the_socket_does_not_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,16 @@ def find_without_master(setting: str | None = None, *, elsewhere: bool = False) 
     return found
 
 
+def pids_of_grids_on(port: int, setting: str | None = None, *, elsewhere: bool = False) -> set[int]:
+    """The masters and their children, as far as they live, of the grids on this port where `find_running` looks."""
+    found = set()
+    for path, lock in _trusted_locks(setting, elsewhere=elsewhere):
+        if path.name == str(port):
+            found |= {child.pid for child in read_states(path) if child.process is not None}
+            found |= {lock.pid} if lock.is_held else set()
+    return found
+
+
 def find_others() -> list[OtherGrid]:
     """The grids of other users that have sockets in this network namespace, by path; nothing of theirs is read."""
     found = [(directory, _owner(directory.parent)) for directory in sorted(_directories_with_sockets())]

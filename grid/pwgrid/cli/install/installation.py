@@ -53,7 +53,7 @@ class InstallOptions:
         host = "127.0.0.1" if named == "localhost" else named
         token = bool(old.get("token", True) if self.token is None else self.token)
         try:
-            ipaddress.ip_address(host)
+            host = str(ipaddress.ip_address(host))
         except ValueError:
             raise click.UsageError(f"--host: {host!r} is no address; 0.0.0.0 and :: mean all of this host") from None
         if not token and not is_loopback(host):
@@ -252,16 +252,19 @@ class Installation(ABC):
             mode = 0o640 if token_group else 0o600
             yield TextFile(self._service.token, token, mode, operators=True, group=token_group, is_secret=True)
 
-    def _port_obstacle(self, *, makes_room: bool) -> str:
-        """Why a grid cannot listen on its address now; empty when it can. `makes_room`: the grid of the earlier
-        installation, which may have that address or one that excludes it, is no obstacle."""
+    @abstractmethod
+    def _own_pids(self, port: int) -> set[int]:
+        """Returns the processes that may listen on this port for the earlier installation, which makes room for this
+        one. The record does not tell where it listens: --no-start and a failed start leave it where it was."""
+
+    def _port_obstacle(self) -> str:
+        """Why a grid cannot listen on its address now; empty when it can."""
         host, port = self._service.host, self._service.port
-        old = self._before.options if makes_room else {}
-        if (old.get("host"), old.get("port")) == (host, port):
-            return ""
-        why_not = str(why_no_listening(host, port) or "")
-        is_in_its_own_way = old.get("port") == port and addresses_on(port) == {old.get("host")}
-        return "" if is_in_its_own_way and why_no_listening(host, 0) is None else why_not
+        why_not = why_no_listening(host, port)
+        was_here = self._before.options.get("port") == port
+        if why_not is not None and was_here and set(listeners_on(port).values()) <= self._own_pids(port):
+            why_not = why_no_listening(host, 0)
+        return str(why_not or "")
 
     def _notes(self, *more: str) -> Sequence[str]:
         """The address, where the token is, and `more`."""
@@ -271,10 +274,10 @@ class Installation(ABC):
         return (f"endpoint   {scheme}://{self._service.address}", *about_token, *more)
 
 
-def addresses_on(port: int) -> set[str]:
-    """The addresses of this host on which somebody listens at this port."""
-    there = [each.laddr for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
-    return {address.ip for address in there if address and address.port == port}
+def listeners_on(port: int) -> dict[str, int | None]:
+    """Who listens at this port: by address, a process; None for one of another user."""
+    there = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+    return {each.laddr.ip: each.pid for each in there if each.laddr and each.laddr.port == port}
 
 
 def browsers_of(settings: Settings, directory: Path | None) -> list[FoundBrowser | None]:

@@ -22,7 +22,7 @@ from pwgrid.cli.own_command import by_path
 from pwgrid.common.errors import GridError
 from pwgrid.common.paths import resource_dir
 from pwgrid.runtime.directory import base_of, read_lock
-from pwgrid.runtime.find_grids import OtherGrid, RunningGrid, find_others, find_running
+from pwgrid.runtime.find_grids import OtherGrid, RunningGrid, find_others, find_running, pids_of_grids_on
 from pwgrid.settings.model import reachable
 
 _USUAL: Final = ("/etc/supervisor/supervisord.conf", "/etc/supervisord.conf", "/etc/supervisord/supervisord.conf")
@@ -60,7 +60,8 @@ class Supervisord(Installation):
         if not self._asked.start:
             return self._setup
         state = _supervisorctl(self._conf, "status", _PROGRAM).answer()[1]
-        if _program_file(self._conf) in written or "no such" in state:
+        changed = f"{_PROGRAM}: changed" in _supervisorctl(self._conf, "reread").answer()[1]  # by an earlier --no-start
+        if changed or _program_file(self._conf) in written or "no such" in state:
             do = "update"  # returns before supervisord has started anything
         elif "RUNNING" in state or "STARTING" in state:
             return self._setup
@@ -77,7 +78,7 @@ class Supervisord(Installation):
         code, said = _supervisorctl(self._conf, "pid").answer()
         if code:
             return f"the supervisord of {self._conf} does not answer ({said.strip()}): start it, or say --no-start"
-        return self._port_obstacle(makes_room=True)  # also one that is stopped: what it has left may still listen
+        return self._port_obstacle()
 
     def notes(self) -> Sequence[str]:
         service, ctl = self._service, shlex.join(_supervisorctl(self._conf).argv)
@@ -97,16 +98,11 @@ class Supervisord(Installation):
         conf = self._conf_before
         if not conf.is_file() or not _program_file(conf).exists():  # without its configuration supervisord was removed
             return []
-        command = (*by_path(), "stop", "--port", str(self._before.options["port"]))
-        base = self._settings.runtime_dir
-        if not self._asked.user:
-            uid = uid_of(SERVICE_USER)
-            if uid is None:
-                return []  # supervisord alone can end what may still run
-            # Root asks no other user's grid without naming it.
-            base = base or str(base_of(uid, Path(TEMPORARY_DIR)))
-        if base:
-            command += ("--runtime-dir", base)
+        base = self._base_before
+        if base is None:
+            return []  # supervisord alone can end what may still run
+        named = ("--runtime-dir", base) if base else ()
+        command = (*by_path(), "stop", "--port", str(self._before.options["port"]), *named)
         # Any other failure ends the uninstallation here: a grid that lives on needs its files.
         return [Command(command, accepted=(exit_codes.DONE, exit_codes.NONE_RUNNING))]
 
@@ -117,6 +113,20 @@ class Supervisord(Installation):
     def _options(self) -> dict[str, Any]:
         conf = str(self._conf)
         return super()._options() | {"conf": conf}
+
+    def _own_pids(self, port: int) -> set[int]:
+        base = self._base_before
+        return pids_of_grids_on(port, base, elsewhere=not base)  # also what a stopped one has left
+
+    @cached_property
+    def _base_before(self) -> str | None:
+        """What has the runtime directory of the earlier installation's grid. Root has to name that of another user's;
+        empty: nobody has. None: that user is gone."""
+        base = self._settings.runtime_dir
+        if base or self._asked.user:
+            return base
+        uid = uid_of(SERVICE_USER)
+        return None if uid is None else str(base_of(uid, Path(TEMPORARY_DIR)))
 
     @cached_property
     def _conf_before(self) -> Path:

@@ -1,14 +1,16 @@
 """`pwgrid install systemd`: what a grid under systemd needs, its unit, and the commands of systemctl for it."""
 
+import os
 from collections.abc import Collection, Iterable, Sequence
 from itertools import starmap
 from pathlib import Path
 from typing import Final
 
-from pwgrid.cli.install.installation import Installation, InstallOptions, Service, with_lines
+from pwgrid.cli.install.installation import Installation, InstallOptions, Service, listeners_on, with_lines
 from pwgrid.cli.install.record import Record
 from pwgrid.cli.install.steps import Command, Step, TextFile
 from pwgrid.common.paths import resource_dir
+from pwgrid.runtime.find_grids import pids_of_grids_on
 
 _SERVICE: Final = "pwgrid.service"
 _SOCKET: Final = "pwgrid.socket"
@@ -55,7 +57,7 @@ class Systemd(Installation):
             return found
         is_running = self._is("active", _SERVICE)
         listens = self._is("active", _SOCKET)
-        has_old_address = listens and self._socket in written
+        has_old_address = listens and self._service.host not in listeners_on(self._service.port)
         if has_old_address or (is_running and not listens):
             found.append(self._command("stop", _SOCKET, _SERVICE))  # drains
             is_running = listens = False
@@ -74,7 +76,7 @@ class Systemd(Installation):
     def obstacle(self) -> str:
         if not is_run_by_systemd():
             return "this host is not run by systemd: see `pwgrid install supervisor`, or start `pwgrid serve`"
-        return self._port_obstacle(makes_room=self._is("active", _SOCKET))
+        return self._port_obstacle()
 
     def notes(self) -> Sequence[str]:
         is_own = self._asked.user
@@ -97,6 +99,18 @@ class Systemd(Installation):
         if not is_run_by_systemd():
             return []
         return [self._command("daemon-reload"), self._command("reset-failed", _SERVICE, accepted=range(256))]
+
+    def _own_pids(self, port: int) -> set[int]:
+        if not self._is("active", _SOCKET):
+            return set()
+        return {self._manager_pid(), *pids_of_grids_on(port, elsewhere=True)}
+
+    def _manager_pid(self) -> int:
+        """Returns the process that has the socket."""
+        if not self._asked.user:
+            return 1
+        question = ("systemctl", "show", "--value", "--property", "MainPID", f"user@{os.getuid()}.service")
+        return int(Command(question).answer()[1].strip() or 0)
 
     def _command(self, *arguments: str, accepted: Collection[int] = (0,)) -> Command:
         return Command(("systemctl", *self._scope, *arguments), accepted=accepted)
