@@ -452,15 +452,16 @@ OWN_FULL = HandoffFailure(OfferRefusal.OWN_FULL, is_refusal=True, detail="all 2 
 FULL_SENTENCE = "no browser of its own started for this client: all 2 are in use (MAX_OWN_BROWSERS)"
 
 
-async def test_where_all_own_browsers_are_in_use_another_worker_is_tried_whatever_the_client_s_options(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("reason", [OfferRefusal.OWN_FULL, OfferRefusal.NOT_IN_TIME])
+async def test_where_own_browsers_only_have_to_wait_another_worker_is_tried_whatever_the_client_s_options(
+    monkeypatch: pytest.MonkeyPatch, reason: OfferRefusal
 ) -> None:
-    client = Client(OWN_FULL)
+    client = Client(HandoffFailure(reason, is_refusal=True, detail="others came first"))
     not_taken = client.gateway.selector.not_taken
     await client.comes("/", SLOW, monkeypatch=monkeypatch)
     assert len(client.offers) == 2
     (asked,) = not_taken.call_args_list  # type: ignore[attr-defined]
-    assert asked.args[1:] == ("c0", OfferRefusal.OWN_FULL)
+    assert asked.args[1:] == ("c0", reason)
 
 
 async def test_who_gets_no_other_worker_either_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -269,7 +269,7 @@ async def answer_to_own_browser(worker: Worker) -> dict[str, Any]:
     ("in_use", "error", "reason", "detail"),
     [
         (2, BrowserLate("late"), OfferRefusal.OWN_FULL, "all 2 of its worker are in use (MAX_OWN_BROWSERS)"),
-        (1, BrowserLate("late"), OfferRefusal.NOT_LAUNCHED, "late"),
+        (1, BrowserLate("late"), OfferRefusal.NOT_IN_TIME, "late"),
         (2, BrowserLaunchError("no such channel"), OfferRefusal.NOT_LAUNCHED, "no such channel"),
     ],
 )

@@ -107,6 +107,7 @@ class OfferRefusal(StrEnum):
     UNCHECKED = "its token cannot be checked"
     SILENT = "the worker does not answer"
     NOT_LAUNCHED = "its browser did not start"
+    NOT_IN_TIME = "its browser did not start in time"  # perhaps because others had to start before it
     OWN_FULL = "all own browsers that it may have are in use"  # MAX_OWN_BROWSERS; it may share one
     NO_PROFILE = "its profile cannot be had"  # another session has it, or there are too many
     UNREACHABLE = "its host cannot be reached"

@@ -411,7 +411,8 @@ class Sessions:
                 )
             case BrowserLaunchError():
                 log.warning("own_browser_failed", session=session_id, error=error.reason)
-                client.answer(OfferRefusal.NOT_LAUNCHED, detail=error.reason)
+                is_late = isinstance(error, BrowserLate)
+                client.answer(OfferRefusal.NOT_IN_TIME if is_late else OfferRefusal.NOT_LAUNCHED, detail=error.reason)
             case BrowserServerGone():
                 client.answer(OfferRefusal.GONE)
             case ProfileInUse() | TooManyProfiles():

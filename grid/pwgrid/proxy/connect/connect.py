@@ -489,7 +489,7 @@ def _lease_not_served(failure: HandoffFailure, ended: str | None, *, is_known: b
         return Refusal(409, "this lease has a client already: it is for one connection at a time")
     if reason == OfferRefusal.NO_LEASE or not is_known:
         return no_such_lease(ended)
-    if reason in (OfferRefusal.NOT_LAUNCHED, OfferRefusal.OWN_FULL):
+    if reason in (OfferRefusal.NOT_LAUNCHED, OfferRefusal.NOT_IN_TIME, OfferRefusal.OWN_FULL):
         return not_launched(failure.detail)
     return no_capacity(f"the worker of this lease does not take its client now: {reason}")
 
