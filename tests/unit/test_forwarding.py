@@ -324,6 +324,15 @@ async def test_no_host_is_to_blame_where_no_descriptor_is_free_for_a_question(
     assert (len(forwarder.keeper.no_way_for), forwarder.keeper.unreachable_for) == (1, [])
 
 
+async def test_nor_where_this_host_cannot_read_its_own_authorities(forwarder: Forwarder, tmp_path: Path) -> None:
+    forwarder.forwarding._tls_ca = str(tmp_path / "gone.pem")
+    host = OtherHost(HostRecord("there", ("10.0.0.2", 8080), is_encrypted=True), 0.0)
+    with pytest.raises(NoWay, match="TLS_CA cannot be used here"):
+        await forwarder.forwarding.ask(host, "w1", {"do": "tell"})
+    assert (len(forwarder.keeper.no_way_for), forwarder.keeper.unreachable_for) == (1, [])
+    assert forwarder.records.forwards == {}  # nobody else finds that question
+
+
 async def test_what_no_worker_could_read_is_refused_here(forwarder: Forwarder, sock: socket.socket) -> None:
     with pytest.raises(Refusal):
         await forwarder.forwarding.offer(HOST, "w1", "s1", REQUEST | {"early": "x" * MAX_OFFER_BYTES}, sock, 0.0)

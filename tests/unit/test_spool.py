@@ -71,6 +71,16 @@ def test_a_file_that_is_none_of_ours_holds_up_no_other(tmp_path: Path, content: 
     assert not stray.exists()
 
 
+def test_nor_does_one_that_cannot_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(path: Path, **_: bool) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    write_spool_file(tmp_path, "chromium", "0000000b", UPDATES)
+    (tmp_path / "unwritten" / "0000000a.json").write_text("")
+    monkeypatch.setattr(Path, "unlink", read_only)
+    assert [found.worker_id for found in read_spool_files(tmp_path)] == ["0000000b"]
+
+
 def test_where_there_is_no_room_it_says_so(tmp_path: Path) -> None:
     (tmp_path / "unwritten").write_text("in the way")
     with pytest.raises(OSError):

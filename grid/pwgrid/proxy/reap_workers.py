@@ -79,7 +79,7 @@ class DeadWorkers:
                         self._put_off(spooled.worker_id, error)
                 for worker_id, (browser_type, reason) in list(self.lost.items()):
                     await self._reap(worker_id, browser_type, reason)
-            except (RegistryUnavailable, OSError) as error:  # the latter: a broken file cannot be removed
+            except RegistryUnavailable as error:
                 log.warning("dead_workers_not_cleared", workers=len(self.lost), error=str(error))
                 self._is_refused.set()
                 return

@@ -61,7 +61,8 @@ def read_spool_files(runtime: Path) -> Iterator[SpoolFile]:
             log.warning("session_updates_not_read_yet", path=str(path), error=repr(error))
         except (ValueError, TypeError, KeyError) as error:
             log.error("session_updates_not_readable", path=str(path), error=repr(error))
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # of a disk that takes nothing: it is in nobody's way
+                path.unlink(missing_ok=True)
 
 
 def _read_spool_file(path: Path) -> SpoolFile:

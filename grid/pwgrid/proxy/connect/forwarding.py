@@ -24,7 +24,7 @@ from websockets.exceptions import InvalidMessage, InvalidStatus
 
 from pwgrid.common.certificate import client_context
 from pwgrid.common.connect_tcp import connect_tcp
-from pwgrid.common.errors import NOTHING_LEFT, RegistryUnavailable
+from pwgrid.common.errors import NOTHING_LEFT, GridError, RegistryUnavailable
 from pwgrid.common.grid_url import GridUrl
 from pwgrid.common.packet_sockets import MAX_OFFER_BYTES
 from pwgrid.common.reasons import OfferRefusal
@@ -190,10 +190,10 @@ class Forwarding:
         """Gives the WebSocket on which another host's proxy shows a session. Raises HandoffFailure; within the block
         websockets' ConnectionClosed."""
         name, address = host.record.name, GridUrl(host.record.is_encrypted, *host.record.address)
+        tls = self._tls_to(host)
         forward_id = await self._leave(question)
         url = f"{address.web_socket}{VIEW_PATH}{forward_id}"
         try:
-            tls = self._tls_to(host)
             opened = await connect(
                 url,
                 sock=await connect_tcp(*host.record.address, CONNECT_S),
@@ -219,11 +219,11 @@ class Forwarding:
     ) -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
         """Gives the body of another host's answer to a question, and its length, as long as that has status 200."""
         name, address = host.record.name, host.record.address
+        tls = self._tls_to(host)
         forward_id = await self._leave(question)
         writer = None
         try:
             async with asyncio.timeout(CONNECT_S):
-                tls = self._tls_to(host)
                 sock = await connect_tcp(*address, CONNECT_S)
                 name_there = address[0] if tls else None
                 reader, writer = await asyncio.open_connection(sock=sock, ssl=tls, server_hostname=name_there)
@@ -261,11 +261,15 @@ class Forwarding:
         return HostUnreachable(f"its host {host.record.name} does not answer")
 
     def _tls_to(self, host: OtherHost) -> ssl.SSLContext | None:
-        """What this host's certificate is checked with; None if it speaks no TLS."""
+        """What this host's certificate is checked with; None if it speaks no TLS. Raises NoWay."""
         if not host.record.is_encrypted:
             return None
         if self._context is None:
-            self._context = client_context(self._tls_ca)
+            try:
+                self._context = client_context(self._tls_ca)
+            except GridError as error:  # the file has changed since the grid started
+                self._keeper.no_way(error.sentence)
+                raise NoWay(f"its host {host.record.name} speaks TLS, and TLS_CA cannot be used here") from None
         return self._context
 
     async def _leave(self, forward: Mapping[str, Any]) -> str:
