@@ -54,12 +54,13 @@ def _rows(grid: Grid, what: str, work: Callable[[], Cycles]) -> list[Row]:
     counters_are_exact(grid)  # raises for a slot, counter or record that is left over
     eventually(lambda: _directories(grid) == _workers(grid), "no directory is left of a worker that has gone")
     recycled = len(_workers(grid) - done.first_workers)
-    failed = int(grid.redis("HGET", "leases:outcomes", "failed") or 0)
-    orphans = int(grid.redis("HGET", "leases:outcomes", "expired") or 0)
+    ended = [int(grid.redis("HGET", "leases:outcomes", each) or 0) for each in ("expired", "failed")]
+    failed = len(done.failed)
+    orphans = sum(ended) - failed
     return [
         Row(f"whole, of {what}", str(done.cycles), "", f"{done.broken} requests met the killed proxy"),
         Row("leases that nobody heard of, and that came back", str(orphans), "", "", *at_most(orphans, CLIENTS)),
-        Row("leases that failed", str(failed), "", "", *at_most(failed, 0)),
+        Row("leases of clients that failed", str(failed), "", "", *at_most(failed, 0)),
         Row("workers that are others than at the start", str(recycled), "", "", *at_least(recycled, 1)),
     ]
 

@@ -77,12 +77,13 @@ def leases(grid: Grid, query: str = "") -> list[str]:
 
 @dataclass(slots=True)
 class Cycles:
-    """What many clients have done: whole cycles, requests that met a dying proxy, leases that nobody had heard of and
-    that were still there at the end."""
+    """What many clients have done: whole cycles, requests that met a dying proxy; leases that nobody had heard of and
+    that were still there at the end; leases of a client that have failed."""
 
     cycles: int = 0
     broken: int = 0
     orphans: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
     first_workers: set[str] = field(default_factory=set)
 
 
@@ -134,6 +135,8 @@ def cycles(
             future.result()
     done.orphans = [each for each in leases(grid) if each not in heard_of]  # a return is on record a little later
     eventually(lambda: leases(grid) == [], "no lease is left")
+    # Of those that nobody had heard of one may fail: its worker was recycled before it expired.
+    done.failed = [each for each in leases(grid, "?status=failed") if each in heard_of]
     return done
 
 
