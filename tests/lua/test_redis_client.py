@@ -406,7 +406,7 @@ async def test_after_a_frozen_redis_wakes_calls_succeed_again(
     own_redis: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_client, "_BACKOFF", NoBackoff())
-    client = connect(own_redis, timeout_s=0.2)
+    client = connect(own_redis, timeout_s=1.0)
     assert await client.call("PING") == "PONG"
     own_redis.signal(signal.SIGSTOP)
     try:

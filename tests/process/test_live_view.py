@@ -422,9 +422,14 @@ class ByHand:
         async with asyncio.timeout(BOUND_S):
             return (await self._said.readline()).decode().strip()
 
-    async def asked(self, method: str) -> None:
-        while (found := await self.next()) != method:
+    async def asked(self, *methods: str) -> None:
+        """Returns once all of these were asked, in any order."""
+        missing = [*methods]
+        while missing:
+            found = await self.next()
             assert found
+            if found in missing:
+                missing.remove(found)
 
     async def rest(self) -> list[str]:
         """What it had still said at its end."""
@@ -452,16 +457,14 @@ async def test_a_frame_that_comes_late_never_replaces_a_newer_one(node: tuple[st
         assert await browser.next() == "attach"
         browser.tell("attached")
         assert await browser.next() == "Page.startScreencast"
-        browser.tell("3 first")
-        assert await looking.frame() == b"first"
-        browser.tell("1 third")
-        browser.tell("2 second")
-        looking.say(ack=True)
-        assert await looking.frame() == b"third"
-        for _ in range(3):
-            await browser.asked("Page.screencastFrameAck")  # a late one, too: else no more would come
-        await browser.asked("Page.stopScreencast")  # nothing has come for a while: is it what the page shows?
-        await browser.asked("Page.startScreencast")
+        for frame in ("3 first", "1 third", "2 second"):
+            browser.tell(frame)
+        while (shown_now := await looking.frame()) != b"third":
+            assert shown_now == b"first"
+            looking.say(ack=True)
+        # A late one has its turn, too: else no more would come. Nothing has come for a while then: is it what the page
+        # shows?
+        await browser.asked(*3 * ["Page.screencastFrameAck"], "Page.stopScreencast", "Page.startScreencast")
         browser.tell("0 last")
         looking.say(ack=True)
         assert await looking.frame() == b"last"
