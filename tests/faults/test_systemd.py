@@ -584,6 +584,9 @@ async def test_a_service_of_a_user_s_own_takes_no_root(shared: Service, playwrig
         # Root's, since the journal here does not keep users apart.
         logs = manager.command(PWGRID, "logs", "--runtime-dir", "/run/user/ops/pwgrid", "-n", "1000")
         assert '"event":"session_started"' in logs.replace(" ", "")
+        # Where it listens itself is no obstacle, though the socket is its user's systemd's.
+        manager.command(*pwgrid, "install", "systemd", "--user", "--host", "0.0.0.0", "--yes")
+        assert listeners_on(port).keys() == {"0.0.0.0"}
         manager.command(*pwgrid, "uninstall", "systemd", "--user", "--yes")
         assert not any("pwgrid" in command for command in manager.processes(USER_UNIT).values())
         assert {path.relative_to(home) for path in home.rglob("*")} == before
@@ -619,6 +622,8 @@ async def test_the_system_s_supervisord_runs_it_as_a_user_of_its_own(shared: Ser
         assert set(of_living(grid, lambda process: process.stat().st_uid)) == {uid}
         assert not any("--no-sandbox" in command for command in commands.values())
         await browser.close()
+        manager.command(PWGRID, "install", "supervisor", "--host", "0.0.0.0", "--yes")  # another user's is in the way
+        await eventually_async(lambda: listeners_on(port).keys() == {"0.0.0.0"}, "it listens there")
         manager.command(PWGRID, "uninstall", "supervisor", "--yes", "--purge")
         assert files_of(manager) == before
         assert all("supervisord" in command for command in manager.processes("supervisord.service").values())

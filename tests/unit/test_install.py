@@ -468,7 +468,7 @@ def installed_under_systemd(
     """A user's grid that was installed with some options, and is installed with others now."""
     user_units(tmp_path, monkeypatch, is_run_by_systemd=True)
     monkeypatch.setattr(Systemd, "_is", lambda _self, state, unit: state == "enabled" or unit in active)
-    monkeypatch.setattr(Systemd, "_manager_pid", lambda _self: os.getpid())
+    monkeypatch.setattr(systemd, "_is_manager", lambda pid: pid == os.getpid())
     return Systemd(InstallOptions(user=True, **asked), Record("systemd", before))
 
 

@@ -6,6 +6,8 @@ from itertools import starmap
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from pwgrid.cli.install.installation import Installation, InstallOptions, Service, listeners_on, with_lines
 from pwgrid.cli.install.record import Record
 from pwgrid.cli.install.steps import Command, Step, TextFile
@@ -103,20 +105,23 @@ class Systemd(Installation):
     def _own_pids(self, port: int) -> set[int]:
         if not self._is("active", _SOCKET):
             return set()
-        return {self._manager_pid(), *pids_of_grids_on(port, elsewhere=True)}
-
-    def _manager_pid(self) -> int:
-        """Returns the process that has the socket."""
-        if not self._asked.user:
-            return 1
-        question = ("systemctl", "show", "--value", "--property", "MainPID", f"user@{os.getuid()}.service")
-        return int(Command(question).answer()[1].strip() or 0)
+        managers = {pid for pid in listeners_on(port).values() if pid is not None and _is_manager(pid)}
+        return {*managers, *pids_of_grids_on(port, elsewhere=True)}
 
     def _command(self, *arguments: str, accepted: Collection[int] = (0,)) -> Command:
         return Command(("systemctl", *self._scope, *arguments), accepted=accepted)
 
     def _is(self, state: str, unit: str) -> bool:
         return self._command(f"is-{state}", unit).answer()[1].strip() == state
+
+
+def _is_manager(pid: int) -> bool:
+    """Whether this process is a systemd of the calling user, which has that user's sockets."""
+    try:
+        process = psutil.Process(pid)
+        return process.name() == "systemd" and process.uids().real == os.getuid()
+    except psutil.NoSuchProcess:
+        return False
 
 
 def is_run_by_systemd() -> bool:
