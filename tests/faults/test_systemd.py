@@ -333,10 +333,13 @@ async def test_a_user_of_its_own_in_chromium_s_sandbox_and_a_token_that_only_roo
     users = set(of_living(grid, lambda process: process.stat().st_uid))
     assert users == {int(running.manager.command("id", "-u", "pwgrid"))}
     own = os.readlink(f"/proc/{running.manager.pid}/ns/user")
-    renderers = [pid for pid, command in grid.items() if "--type=renderer" in command]
-    assert renderers
+
+    def renderers() -> list[int]:
+        return [pid for pid, command in running.manager.processes().items() if "--type=renderer" in command]
+
+    found = await eventually_async(renderers, "the page has a process")  # that of the refused one comes after it
     assert not any("--no-sandbox" in command for command in grid.values())
-    assert own not in of_living(renderers, lambda process: os.readlink(process / "ns/user"))
+    assert own not in of_living(found, lambda process: os.readlink(process / "ns/user"))
     token = running.manager.path(TOKEN).read_text().strip()
     environments = of_living(grid, lambda process: (process / "environ").read_bytes())
     assert environments

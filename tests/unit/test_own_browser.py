@@ -1,6 +1,7 @@
 """Which clients get a browser of their own, and from which pool."""
 
 import asyncio
+import math
 import socket
 import time
 from dataclasses import replace
@@ -446,6 +447,14 @@ async def test_a_browser_that_does_not_start_with_the_client_s_options_is_tried_
     sentence = "no browser started with the client's launch options (slowMo): no such proxy: chrome"
     assert (refused.value.status, refused.value.error, len(client.offers)) == (400, sentence, 1)
     assert client.gateway.selector.give_back.await_count == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("timeout_s", "fails"), [(1.0, True), (30.0, False), (math.inf, False)])
+def test_one_that_is_late_by_its_client_s_own_limit_would_be_late_everywhere(timeout_s: float, fails: bool) -> None:
+    own = OwnBrowser({"slowMo": 50}, timeout_s=timeout_s)
+    assert own.fails_everywhere(OfferRefusal.NOT_IN_TIME, 30.0) is fails
+    assert own.fails_everywhere(OfferRefusal.NOT_LAUNCHED, 30.0)
+    assert not OwnBrowser(timeout_s=timeout_s).fails_everywhere(OfferRefusal.NOT_LAUNCHED, 30.0)
 
 
 OWN_FULL = HandoffFailure(OfferRefusal.OWN_FULL, is_refusal=True, detail="all 2 are in use (MAX_OWN_BROWSERS)")

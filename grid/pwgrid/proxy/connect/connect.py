@@ -426,8 +426,9 @@ class ConnectingClient(asyncio.Protocol):
         except HandoffFailure as failure:
             if self._attempt is not None:
                 self._attempt.offered("handoff", since, time.monotonic(), worker_id, failure.reason)
-            if failure.reason == OfferRefusal.NOT_LAUNCHED and self._own is not None and self._own.options:
-                # Another worker would fail at the same options.
+            if self._own is not None and self._own.fails_everywhere(
+                failure.reason, self._gateway.settings.launch_timeout
+            ):
                 log.info("own_browser_not_launched", worker=worker_id, session=session_id, reason=failure.detail)
                 raise not_launched(failure.detail, self._own.options) from None
             if failure.reason == OfferRefusal.NO_PROFILE:

@@ -11,6 +11,7 @@ from typing import Any
 from websockets.datastructures import Headers
 
 from pwgrid.common.profile_names import Profile
+from pwgrid.common.reasons import OfferRefusal
 from pwgrid.common.types import Isolation, Protocol
 from pwgrid.proxy.policy.access import Identity
 from pwgrid.proxy.policy.choose_pool import may_use
@@ -38,6 +39,14 @@ class OwnBrowser:
             until = min(until, since + self.timeout_s)
         more = {} if self.profile is None else {"profile": asdict(self.profile)}
         return {"options": dict(self.options), "network": self.network, "until": until, **more}
+
+    def fails_everywhere(self, reason: str, launch_timeout_s: float) -> bool:
+        """Whether another worker would fail as this one, for the options. One that was only late may be sooner, unless
+        its client allows less time than the grid."""
+        is_short = self.timeout_s < launch_timeout_s
+        return bool(self.options) and (
+            reason == OfferRefusal.NOT_LAUNCHED or (reason == OfferRefusal.NOT_IN_TIME and is_short)
+        )
 
 
 def asked_isolation(text: str) -> Isolation | None:
