@@ -420,7 +420,7 @@ def test_fifty_selections_in_one_pipeline_never_pass_a_limit(grid: LuaGrid) -> N
     assert [len(grid.live(worker)) for worker in "abc"] == [5, 3, 5]
 
 
-@pytest.mark.parametrize(("count", "max_lifetime"), [(2, 10), (3, 10), (3, 50), (5, 20), (8, 6)])
+@pytest.mark.parametrize(("count", "max_lifetime"), [(2, 10), (3, 10), (3, 24), (5, 12), (8, 6)])
 def test_recycles_are_staggered_over_a_long_run(grid: LuaGrid, count: int, max_lifetime: int) -> None:
     """Sequential sessions; a worker that is spent is replaced at once. Ends spread: never two within half a share."""
     serial = count
