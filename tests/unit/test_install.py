@@ -21,7 +21,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pwgrid.cli.install import record, removal, steps, systemd
+from pwgrid.cli.install import installation, record, removal, steps, systemd
 from pwgrid.cli.install.installation import InstallOptions, InstallPaths, Service, browsers_of, closed, hidden, parts
 from pwgrid.cli.install.record import Record, digest, make_all
 from pwgrid.cli.install.removal import Removal
@@ -494,6 +494,17 @@ def test_a_running_grid_is_no_obstacle_to_its_new_address_and_all_else_is(
         before = {"host": "127.0.0.1", "port": port, "token": True}
         why_not = installed_under_systemd(tmp_path, monkeypatch, before, asked, {*UNITS}).obstacle()
         assert (bool(why_not), said in why_not) == (bool(said), True)
+
+
+@pytest.mark.parametrize("asked", [{}, {"host": "0.0.0.0"}])
+def test_nor_is_a_socket_of_a_systemd_that_its_user_may_not_look_into(
+    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening("127.0.0.1") as own:
+        before = {"host": "127.0.0.1", "port": own.getsockname()[1], "token": True}
+        installed = installed_under_systemd(tmp_path, monkeypatch, before, asked, {*UNITS})
+        monkeypatch.setattr(installation, "listeners_on", lambda _port: {"127.0.0.1": None})
+        assert installed.obstacle() == ""
 
 
 def test_a_taken_port_does_not_end_the_grid_that_runs_on_another_one(

@@ -253,16 +253,16 @@ class Installation(ABC):
             yield TextFile(self._service.token, token, mode, operators=True, group=token_group, is_secret=True)
 
     @abstractmethod
-    def _own_pids(self, port: int) -> set[int]:
-        """Returns the processes that may listen on this port for the earlier installation, which makes room for this
-        one. The record does not tell where it listens: --no-start and a failed start leave it where it was."""
+    def _owns(self, listeners: Mapping[str, int | None]) -> bool:
+        """Whether all of these (`listeners_on` its port) are of the earlier installation, which makes room for this
+        one. The record alone does not tell: --no-start and a failed start leave it where it was."""
 
     def _port_obstacle(self) -> str:
         """Why a grid cannot listen on its address now; empty when it can."""
         host, port = self._service.host, self._service.port
         why_not = why_no_listening(host, port)
         was_here = self._before.options.get("port") == port
-        if why_not is not None and was_here and set(listeners_on(port).values()) <= self._own_pids(port):
+        if why_not is not None and was_here and self._owns(listeners_on(port)):
             why_not = why_no_listening(host, 0)
         return str(why_not or "")
 
@@ -275,7 +275,7 @@ class Installation(ABC):
 
 
 def listeners_on(port: int) -> dict[str, int | None]:
-    """Who listens at this port: by address, a process; None for one of another user."""
+    """Who listens at this port: by address, a process; None for one that the calling user may not look into."""
     there = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
     return {each.laddr.ip: each.pid for each in there if each.laddr and each.laddr.port == port}
 

@@ -10,7 +10,7 @@ import shutil
 import ssl
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -114,9 +114,10 @@ class Supervisord(Installation):
         conf = str(self._conf)
         return super()._options() | {"conf": conf}
 
-    def _own_pids(self, port: int) -> set[int]:
+    def _owns(self, listeners: Mapping[str, int | None]) -> bool:
         base = self._base_before
-        return pids_of_grids_on(port, base, elsewhere=not base)  # also what a stopped one has left
+        own = pids_of_grids_on(self._service.port, base, elsewhere=not base)  # also what a stopped one has left
+        return set(listeners.values()) <= own
 
     @cached_property
     def _base_before(self) -> str | None:

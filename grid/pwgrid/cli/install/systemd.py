@@ -1,7 +1,7 @@
 """`pwgrid install systemd`: what a grid under systemd needs, its unit, and the commands of systemctl for it."""
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import starmap
 from pathlib import Path
 from typing import Final
@@ -102,11 +102,14 @@ class Systemd(Installation):
             return []
         return [self._command("daemon-reload"), self._command("reset-failed", _SERVICE, accepted=range(256))]
 
-    def _own_pids(self, port: int) -> set[int]:
+    def _owns(self, listeners: Mapping[str, int | None]) -> bool:
         if not self._is("active", _SOCKET):
-            return set()
-        managers = {pid for pid in listeners_on(port).values() if pid is not None and _is_manager(pid)}
-        return {*managers, *pids_of_grids_on(port, elsewhere=True)}
+            return False
+        # A user may not look into a systemd of its own that has capabilities.
+        if listeners.keys() == {self._before.options["host"]}:
+            return True
+        managers = {pid for pid in listeners.values() if pid is not None and _is_manager(pid)}
+        return set(listeners.values()) <= {*managers, *pids_of_grids_on(self._service.port, elsewhere=True)}
 
     def _command(self, *arguments: str, accepted: Collection[int] = (0,)) -> Command:
         return Command(("systemctl", *self._scope, *arguments), accepted=accepted)
