@@ -1,6 +1,6 @@
 """Writes config/grid.toml from the model: `python -m pwgrid.settings.generate_grid_toml config/grid.toml`."""
 
-import sys
+import argparse
 from pathlib import Path
 from typing import Final
 
@@ -68,4 +68,6 @@ def grid_toml() -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(grid_toml(), encoding="utf-8")
+    parser = argparse.ArgumentParser(description="Writes a grid.toml with all settings and their defaults.")
+    parser.add_argument("file", type=Path)
+    parser.parse_args().file.write_text(grid_toml(), encoding="utf-8")
