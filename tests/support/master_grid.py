@@ -53,8 +53,10 @@ class MasterGrid:
         settings = {"chromium_workers": 1, "max_lifetime_sessions": int(NEVER), **spec.pop("settings", {})}
         argument = json.dumps({"base": str(self.base), "settings": settings, **spec})
         command = [sys.executable, "-m", "tests.support.master_main", argument]
+        # These tests may run under nohup, which has SIGHUP ignored; setsid without --fork stays the same process.
+        in_terminal = ["env", "--default-signal=HUP", "setsid", "--ctty", *command]
         self.process = subprocess.Popen(
-            command if terminal is None else ["setsid", "--ctty", *command],
+            command if terminal is None else in_terminal,
             cwd=ROOT,
             stdin=subprocess.DEVNULL if terminal is None else terminal,
             stdout=subprocess.PIPE,
