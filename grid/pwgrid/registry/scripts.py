@@ -17,6 +17,7 @@ from pwgrid.registry.records import INDEX
 _NEEDS_LIBRARY: Final = "Needs lib.lua."
 _LIBRARY_HERE: Final = "-- [lib.lua]\n"
 _SHARED_PART: Final = re.compile(r"-- \[shared: (\w+)\]\n(.*?)-- \[end: \1\]\n", re.DOTALL)
+_CALL: Final = re.compile(r"(\w+)\(")
 _FUNCTION: Final = re.compile(r"^local function (\w+)\(.*?^end\n", re.DOTALL | re.MULTILINE)
 
 
@@ -77,11 +78,17 @@ def _text(directory: Path, name: str) -> str:
 def _used(library: str, by: str) -> str:
     """Returns the library without the functions that are not called: Redis makes each one anew whenever a script runs,
     in 0.15 µs and more. A function can only call those before it."""
+    called = {*_CALL.findall(by)}
+    kept: list[str] = []
+    end = len(library)
     for function in reversed([*_FUNCTION.finditer(library)]):
-        calls = re.compile(rf"\b{function[1]}\(")
-        if not calls.search(library, function.end()) and not calls.search(by):
-            library = library[: function.start()] + library[function.end() :]
-    return library
+        behind, end = library[function.end() : end], function.start()
+        called.update(_CALL.findall(behind))
+        kept.append(behind)
+        if function[1] in called:
+            called.update(_CALL.findall(function[0]))
+            kept.append(function[0])
+    return "".join([library[:end], *reversed(kept)])
 
 
 def write_probe(prefix: str) -> tuple[str, ...]:
