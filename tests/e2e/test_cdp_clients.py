@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +59,15 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(SUPPORT / "cdp_clients" / name, directory)
     install(npm, "ci", "--no-audit", "--no-fund", "--prefer-offline", cwd=directory)
     return directory
+
+
+@pytest.fixture(autouse=True)
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For what clients leave behind where they end without closing a browser that goes on: Playwright's directories of
+    artifacts, the socket of its MCP server."""
+    with tempfile.TemporaryDirectory(prefix="pgc-", dir="/tmp") as directory:
+        monkeypatch.setenv("TMPDIR", directory)
+        yield
 
 
 def of_docs(language: str, containing: str, grid: Grid) -> str:
