@@ -71,11 +71,14 @@ def soak(
     cdp: bool = False,
 ) -> bool:
     """One soak with its report on stdout. True when nothing leaked and every client was served as it should be."""
-    with tempfile.TemporaryDirectory(prefix="pgs-", dir="/tmp") as profiles:
-        return _soak(minutes, seed, lifetime, workers, isolation, cdp=cdp, profiles=Path(profiles))
+    with tempfile.TemporaryDirectory(prefix="pgs-", dir="/tmp") as directory:
+        return _soak(minutes, seed, lifetime, workers, isolation, cdp=cdp, directory=Path(directory))
 
 
-def _soak(minutes: float, seed: int, lifetime: str, workers: int, isolation: str, *, cdp: bool, profiles: Path) -> bool:
+def _soak(
+    minutes: float, seed: int, lifetime: str, workers: int, isolation: str, *, cdp: bool, directory: Path
+) -> bool:
+    profiles = directory / "profiles"
     environment = {
         "PROFILES": "on",
         "PROFILES_DIR": str(profiles),
@@ -89,7 +92,8 @@ def _soak(minutes: float, seed: int, lifetime: str, workers: int, isolation: str
     with grid_of(workers, environment=environment) as grid:
         path = "/cdp" if cdp else "/"
         endpoint = grid.endpoint + path.rstrip("/")
-        world = World(("127.0.0.1", grid.port, path), endpoint, driver().version, PING_TIMEOUT_S, threading.Event())
+        target = ("127.0.0.1", grid.port, path)
+        world = World(target, endpoint, driver().version, PING_TIMEOUT_S, threading.Event(), directory)
         _warm_up(world, workers)
         settled(grid)
         start, start_memory = at_rest(grid), memory(grid)

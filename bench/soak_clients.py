@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -41,6 +42,8 @@ class World:
     playwright_version: str
     ping_timeout_s: float
     stopped: threading.Event
+    temporary: Path
+    """Where the clients' drivers have their files: those that are killed remove none."""
     saved: set[str] = field(default_factory=set)
     """Profiles that a session has left in order."""
 
@@ -289,7 +292,9 @@ class _Process(ClientProcess):
     def __init__(self, world: World, kind: str, dice: random.Random, query: str = "") -> None:
         seed = str(dice.randrange(1 << 30))
         super().__init__(
-            *("soak_clients", kind, world.endpoint + query, seed, world.playwright_version), stderr=subprocess.STDOUT
+            *("soak_clients", kind, world.endpoint + query, seed, world.playwright_version),
+            stderr=subprocess.STDOUT,
+            environment={"TMPDIR": str(world.temporary)},
         )
 
     def __enter__(self) -> Self:
