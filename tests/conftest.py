@@ -2,8 +2,11 @@
 
 import contextlib
 import inspect
+import itertools
+import os
 import shutil
 import signal
+import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,12 @@ hypothesis_settings.load_profile("any machine")
 
 # On a busy machine a pool has spares, up to four Firefoxes beside one, of which hardly a test makes any use.
 DEFAULTS.update(WITHOUT_SPARES)
+
+# A socket's path has 107 bytes at most, of which a CI's temporary directory may take too many.
+if len(tempfile.gettempdir()) > len("/var/tmp/12345678"):
+    os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"
+
+_NUMBERS = itertools.count()
 
 # A shell that starts us in the background without job control has SIGINT ignored, and so would have all that we start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -106,6 +115,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterat
     for reason, tests in skipped.items():
         plural = "test was" if len(tests) == 1 else "tests were"
         terminalreporter.write_line(f"NOT TESTED: {len(tests)} {plural} skipped for want of {reason}", yellow=True)
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As pytest's, without the name of the test: with that of the user it leaves too little for a socket's path."""
+    return tmp_path_factory.mktemp(f"t{next(_NUMBERS)}", numbered=False)
 
 
 @pytest.fixture(scope="session")

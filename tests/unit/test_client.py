@@ -27,6 +27,10 @@ BOUND_S = 60.0
 Answer = tuple[int, dict[str, Any], dict[str, str]]
 
 
+class HttpServer(ThreadingHTTPServer):
+    request_queue_size = 128  # with the 5 of the standard library, some of 40 that connect at once are reset
+
+
 class Hub:
     """Stands in for a grid that says what a test wants it to say."""
 
@@ -62,7 +66,7 @@ class Hub:
 
             do_POST = do_PATCH = answer  # noqa: N815 - as http.server calls them
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = HttpServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_port}"
