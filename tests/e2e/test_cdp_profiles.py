@@ -23,14 +23,20 @@ from pwgrid.cli.token import Place, create
 from pwgrid.common.confined_exec import abi
 from pwgrid.tokens.tokens import Role
 from tests.conftest import counters_are_exact, need
-from tests.support.grid import WITHOUT_SPARES, Grid, eventually_async, running_grid
+from tests.support.census import Census, at_rest
+from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
 from tests.support.http_server import serving
 from tests.support.kill_table_row import STEADY, comes_out_exact
 from tests.support.leases import CHROMIUM, borrow, give_back, lease_now, request
 from tests.support.raw import answer, head
 from tests.support.recipes import recipe
 
-ENVIRONMENT = {**STEADY, "PROFILES": "on", "PROFILE_MAX_MIB": "4", "PROFILES_MAX": "3", "DRAIN_TIMEOUT": "120"}
+ENVIRONMENT = {
+    **{**STEADY, "PROFILES": "on", "PROFILE_MAX_MIB": "4", "PROFILES_MAX": "2", "DRAIN_TIMEOUT": "120"},
+    **{"POOL_CONFIG": f"{CHROMIUM}=1", "BORROW_RECONNECT_GRACE": "60"},
+}
+ONLY_OWN = {"ISOLATION": "browser", "WARM_BROWSERS": "0"}
+"""No browser starts but those of sessions, which each client in CDP has anyway."""
 DAY_S = 86_400
 LISTED_MS = 5_000
 
@@ -59,33 +65,35 @@ def shared(shared_profiles: Path) -> Iterator[Grid]:
 
 @pytest.fixture
 def grid(shared: Grid, shared_profiles: Path) -> Iterator[Grid]:
-    """One for all tests that kill nothing of it. Afterwards it has no session, and the next test finds no profile."""
+    """One for all tests that count nothing of it. Afterwards it has no session and one worker that serves, and the next
+    test finds no profile."""
     yield shared
     counters_are_exact(shared)
-    saved = [path for path in shared_profiles.rglob("*") if path.is_file()]
-    assert {path.suffix for path in saved} <= {".tar"}
-    for path in saved:
+    eventually(lambda: [each["status"] for each in shared.status()["workers"]] == ["available"], "one worker serves")
+    eventually(lambda: suffixes(shared_profiles) <= {".tar"}, "nobody has a profile any more")
+    for path in shared_profiles.rglob("*.tar"):
         path.unlink()
 
 
 @pytest.fixture(scope="module")
-def struck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Grid, Path]]:
+def struck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Grid, Path, Census]]:
+    """Its slots are used at every count, and a browser starts in each: so there are no more of them than are needed."""
     profiles = tmp_path_factory.mktemp("struck") / "profiles"
-    with profiled(profiles, ISOLATION="browser") as grid:
-        yield grid, profiles
+    with profiled(profiles, **ONLY_OWN, MAX_CONCURRENT_SESSIONS="2") as grid:
+        yield grid, profiles, at_rest(grid)
 
 
 @pytest.fixture
-def struck_profiles(struck: tuple[Grid, Path]) -> Path:
+def struck_profiles(struck: tuple[Grid, Path, Census]) -> Path:
     return struck[1]
 
 
 @pytest.fixture
-def exact_grid(struck: tuple[Grid, Path]) -> Iterator[Grid]:
+def exact_grid(struck: tuple[Grid, Path, Census]) -> Iterator[Grid]:
     """Another one for those that kill a part of it: afterwards it has no session, and the same processes, open and
     temporary files as before. The next test finds no profile."""
-    grid, profiles = struck
-    with comes_out_exact(grid):
+    grid, profiles, before = struck
+    with comes_out_exact(grid, before=before):
         yield grid
     for path in profiles.rglob("*.tar"):
         path.unlink()
@@ -94,10 +102,14 @@ def exact_grid(struck: tuple[Grid, Path]) -> Iterator[Grid]:
 @contextlib.contextmanager
 def profiled(profiles: Path, **more: str) -> Iterator[Grid]:
     need("chromium")
-    arguments = () if "POOL_CONFIG" in more else ("--chromium", "1")
-    with running_grid(*arguments, environment={**ENVIRONMENT, "PROFILES_DIR": str(profiles), **more}) as grid:
+    with running_grid(environment={**ENVIRONMENT, "PROFILES_DIR": str(profiles), **more}) as grid:
         yield grid
-    assert {path.suffix for path in profiles.rglob("*") if path.is_file()} <= {".tar"}
+    assert suffixes(profiles) <= {".tar"}
+
+
+def suffixes(profiles: Path) -> set[str]:
+    """Of the files that are there: what is saved is a .tar, and anything else is of somebody who has a profile."""
+    return {path.suffix for path in profiles.rglob("*") if path.is_file()}
 
 
 @contextlib.asynccontextmanager
@@ -333,77 +345,74 @@ async def shop_of(playwright: Playwright, lease: dict[str, Any]) -> AsyncIterato
 
 
 async def test_a_lease_has_its_profile_from_its_borrow_to_its_end(
-    playwright: Playwright, profiles: Path, site: str
+    playwright: Playwright, grid: Grid, site: str
 ) -> None:
     """Also when its worker is killed."""
-    with profiled(profiles, POOL_CONFIG=f"{CHROMIUM}=1", BORROW_RECONNECT_GRACE="60") as grid:
-        wanted = {"labelKey": CHROMIUM, "profile": "shop-login", "runName": "nightly"}
-        lease = borrow(grid, profile="shop-login", runName="nightly")
-        assert lease_now(grid, lease)["profile"] == "shop-login"
-        taken = f"in use by lease {lease['browserId']}, name nightly, since 20"
+    wanted = {"labelKey": CHROMIUM, "profile": "shop-login", "runName": "nightly"}
+    lease = borrow(grid, profile="shop-login", runName="nightly")
+    assert lease_now(grid, lease)["profile"] == "shop-login"
+    taken = f"in use by lease {lease['browserId']}, name nightly, since 20"
 
-        async def nobody_else_gets_it() -> None:
-            answer = request(grid, "POST", "/session/borrow", wanted)
-            assert (answer.status, answer.body["lease"]) == (409, lease["browserId"])
-            assert taken in answer.body["error"]
-            with pytest.raises(Error, match=rf"409[\s\S]*{taken}"):
-                async with shop(playwright, grid):
-                    pass
-            assert taken.partition(",")[0] in grid.command("profile", "remove", "shop-login").stderr
+    async def nobody_else_gets_it() -> None:
+        answer = request(grid, "POST", "/session/borrow", wanted)
+        assert (answer.status, answer.body["lease"]) == (409, lease["browserId"])
+        assert taken in answer.body["error"]
+        with pytest.raises(Error, match=rf"409[\s\S]*{taken}"):
+            async with shop(playwright, grid):
+                pass
+        assert taken.partition(",")[0] in grid.command("profile", "remove", "shop-login").stderr
 
-        await nobody_else_gets_it()  # before its first client
-        with pytest.raises(Error, match=r"400[\s\S]*borrowed with"):
-            await playwright.chromium.connect_over_cdp(lease["cdpEndpoint"] + "?profile=other")
+    await nobody_else_gets_it()  # before its first client
+    with pytest.raises(Error, match=r"400[\s\S]*borrowed with"):
+        await playwright.chromium.connect_over_cdp(lease["cdpEndpoint"] + "?profile=other")
+    async with shop_of(playwright, lease) as (_, page):
+        await log_in(page, site)
+        assert latest(grid)["profile"] == "shop-login"
+    for who in ("ada", "eve"):  # at once: it waits until the last one is saved
         async with shop_of(playwright, lease) as (_, page):
-            await log_in(page, site)
-            assert latest(grid)["profile"] == "shop-login"
-        for who in ("ada", "eve"):  # at once: it waits until the last one is saved
-            async with shop_of(playwright, lease) as (_, page):
-                assert await logged_in(page, site) == [f"who={who}", f"of {who}"]
-                await log_in(page, site, "eve")
-                async with shop_of(playwright, lease) as (_, other):  # one more client of the same browser
-                    assert await logged_in(other, site) == ["who=eve", "of eve"]
-        await eventually_async(lambda: latest(grid)["endedAt"], "the last one is over")
-        await nobody_else_gets_it()  # between two of them
-        (worker,) = grid.status()["workers"]
-        async with shop_of(playwright, lease) as (_, page):
-            os.kill(worker["pid"], signal.SIGKILL)
-            await is_succeeded(grid, worker)
-            await nobody_else_gets_it()
-            await log_in(page, site, "bob")
-            assert give_back(grid, lease)  # with a client
-        await eventually_async(lambda: grid.status()["pools"][0]["available"] == 1, "another worker")
-        lease = borrow(grid, profile="shop-login")  # at once
-        async with shop_of(playwright, lease) as (_, page):
-            assert await logged_in(page, site) == ["who=bob", "of bob"]
-        assert give_back(grid, lease)
-        async with shop(playwright, grid) as (_, page):
-            assert await logged_in(page, site) == ["who=bob", "of bob"]
-        await is_over(grid)
-        answer = request(grid, "POST", "/session/borrow", {"labelKey": CHROMIUM, "profile": "no name!"})
-        assert (answer.status, "letters" in answer.body["error"]) == (400, True), answer
-        counters_are_exact(grid)
+            assert await logged_in(page, site) == [f"who={who}", f"of {who}"]
+            await log_in(page, site, "eve")
+            async with shop_of(playwright, lease) as (_, other):  # one more client of the same browser
+                assert await logged_in(other, site) == ["who=eve", "of eve"]
+    await eventually_async(lambda: latest(grid)["endedAt"], "the last one is over")
+    await nobody_else_gets_it()  # between two of them
+    (worker,) = grid.status()["workers"]
+    async with shop_of(playwright, lease) as (_, page):
+        os.kill(worker["pid"], signal.SIGKILL)
+        await is_succeeded(grid, worker)
+        await nobody_else_gets_it()
+        await log_in(page, site, "bob")
+        assert give_back(grid, lease)  # with a client
+    await eventually_async(lambda: grid.status()["pools"][0]["available"] == 1, "another worker")
+    lease = borrow(grid, profile="shop-login")  # at once
+    async with shop_of(playwright, lease) as (_, page):
+        assert await logged_in(page, site) == ["who=bob", "of bob"]
+    assert give_back(grid, lease)
+    async with shop(playwright, grid) as (_, page):
+        assert await logged_in(page, site) == ["who=bob", "of bob"]
+    await is_over(grid)
+    answer = request(grid, "POST", "/session/borrow", {"labelKey": CHROMIUM, "profile": "no name!"})
+    assert (answer.status, "letters" in answer.body["error"]) == (400, True), answer
 
 
 async def test_a_killed_worker_s_successor_knows_that_a_browser_writes_the_profile_of_a_lease(
-    playwright: Playwright, profiles: Path, site: str
+    playwright: Playwright, grid: Grid, site: str
 ) -> None:
-    with profiled(profiles, POOL_CONFIG=f"{CHROMIUM}=1", BORROW_RECONNECT_GRACE="60") as grid:
-        lease = borrow(grid, profile="shop-login")
+    lease, said = borrow(grid, profile="shop-login"), len(grid.output())
 
-        async def next_client() -> list[str]:
-            async with shop_of(playwright, lease) as (_, page):
-                return await logged_in(page, site)
+    async def next_client() -> list[str]:
+        async with shop_of(playwright, lease) as (_, page):
+            return await logged_in(page, site)
 
-        async with shop_of(playwright, lease) as (client, page):
-            await log_in(page, site)
-            async with writing_its_profile(grid, client) as worker:
-                os.kill(worker["pid"], signal.SIGKILL)
-                await is_succeeded(grid, worker)
-                waits = asyncio.create_task(next_client())
-                await eventually_async(lambda: waits.done() or "not yet" in grid.output(), "it is to wait")
-        assert await waits == ["who=ada", "of ada"]
-        assert give_back(grid, lease)
+    async with shop_of(playwright, lease) as (client, page):
+        await log_in(page, site)
+        async with writing_its_profile(grid, client) as worker:
+            os.kill(worker["pid"], signal.SIGKILL)
+            await is_succeeded(grid, worker)
+            waits = asyncio.create_task(next_client())
+            await eventually_async(lambda: waits.done() or "not yet" in grid.output()[said:], "it is to wait")
+    assert await waits == ["who=ada", "of ada"]
+    assert give_back(grid, lease)
 
 
 async def test_killed_proxies_masters_and_redis_take_no_profile_from_its_session(
@@ -513,14 +522,14 @@ async def test_too_large_a_profile_is_not_saved_and_the_record_says_so(
 
 
 async def test_there_are_only_so_many(playwright: Playwright, grid: Grid) -> None:
-    for number in range(3):
+    for number in range(2):
         async with shop(playwright, grid, f"?profile=p{number}"):
             pass
     await is_over(grid)
-    with pytest.raises(Error, match="PROFILES_MAX=3"):
-        async with shop(playwright, grid, "?profile=p3"):
+    with pytest.raises(Error, match="PROFILES_MAX=2"):
+        async with shop(playwright, grid, "?profile=p2"):
             pass
-    async with shop(playwright, grid, "?profile=p2"):
+    async with shop(playwright, grid, "?profile=p1"):
         pass
 
 
@@ -529,8 +538,8 @@ async def test_what_ends_in_order_is_saved_nothing_is_left_of_the_grid_and_one_t
 ) -> None:
     """The client closes its browser, and then the grid stops while another is connected."""
     need("chromium")
-    environment = {**ENVIRONMENT, "PROFILES_DIR": str(profiles), "DRAIN_TIMEOUT": "1"}
-    with running_grid("--chromium", "1", environment=environment) as grid:
+    environment = {**ENVIRONMENT, **ONLY_OWN, "PROFILES_DIR": str(profiles), "DRAIN_TIMEOUT": "1"}
+    with running_grid(environment=environment) as grid:
         async with shop(playwright, grid, "?profile=closed") as (browser, page):
             await log_in(page, site)
             cdp = await browser.new_browser_cdp_session()
@@ -543,7 +552,7 @@ async def test_what_ends_in_order_is_saved_nothing_is_left_of_the_grid_and_one_t
         await eventually_async(lambda: grid.process.poll() is not None, "the grid has ended")
     found = sorted(str(path.relative_to(profiles)) for path in profiles.rglob("*") if path.is_file())
     assert found == ["-/closed.tar", "-/drained.tar"]
-    with running_grid("--chromium", "1", environment=environment) as grid:
+    with running_grid(environment=environment) as grid:
         for name, who in (("closed", "ada"), ("drained", "eve")):
             async with shop(playwright, grid, f"?profile={name}") as (_, page):
                 assert await logged_in(page, site) == [f"who={who}", f"of {who}"]
@@ -553,7 +562,7 @@ async def test_what_ends_in_order_is_saved_nothing_is_left_of_the_grid_and_one_t
             await log_in(page, site, "bob")
             grid.kill_everything()
     assert (profiles / "-" / "closed.json").exists()
-    with running_grid("--chromium", "1", environment=environment) as grid:
+    with running_grid(environment=environment) as grid:
         async with shop(playwright, grid, "?profile=closed") as (_, page):
             assert await logged_in(page, site) == ["who=ada", "of ada"]
 
@@ -567,7 +576,7 @@ async def test_each_token_has_its_own_and_playwright_s_protocol_has_none(
     config.write_text("")
     place = Place(tmp_path / "tokens.json")
     ada, eve = (create(place, name, Role.CLIENT.value, 0, [])[0] for name in ("ada", "eve"))
-    environment = {**WITHOUT_SPARES, "PWGRID_CONFIG": str(config), "PROFILES_DIR": str(profiles)}
+    environment = {**WITHOUT_SPARES, **ONLY_OWN, "PWGRID_CONFIG": str(config), "PROFILES_DIR": str(profiles)}
     with running_grid("--chromium", "1", environment=environment) as grid:
         async with shop(playwright, grid, token=ada) as (_, page):
             await log_in(page, site)

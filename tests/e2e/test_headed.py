@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,29 @@ from pwgrid.installed.headed import find_xvfb
 from pwgrid.runtime.display_sockets import SOCKETS
 from pwgrid.settings.model import Settings
 from pwgrid.worker.browser.displays import Display
-from tests.conftest import need, need_headed
-from tests.support.grid import Grid, eventually_async, running_grid
+from tests.conftest import counters_are_exact, need, need_headed
+from tests.support.grid import Grid, eventually, eventually_async, running_grid
 from tests.support.recipes import recipe
 
 HEADED = {"x-playwright-launch-options": json.dumps({"headless": False})}
 WINDOW = "[navigator.userAgent, window.outerWidth, window.outerHeight - window.innerHeight]"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Grid]:
+    need_headed("chromium")
+    with running_grid("--chromium", "1", environment={"BLOCK_FILE_URLS": "off"}) as grid:
+        yield grid
+
+
+@pytest.fixture
+def windowed(chromium: Grid) -> Iterator[Grid]:
+    """One for all tests that need no other settings. Afterwards it has no session and no display, and its one worker
+    serves."""
+    yield chromium
+    counters_are_exact(chromium)
+    eventually(lambda: not displays(chromium) and not x_servers(chromium), "nothing is left")
+    eventually(lambda: [each["status"] for each in chromium.status()["workers"]] == ["available"], "one worker serves")
 
 
 def x_servers(grid: Grid) -> list[int]:
@@ -37,42 +55,43 @@ def x_socket(display: Path) -> Path:
     return SOCKETS / f"X{display.name}"
 
 
-async def test_each_client_that_asks_for_a_window_has_one_on_a_display_of_its_own(playwright: Playwright) -> None:
-    need_headed("chromium")
-    with running_grid("--chromium", "1") as grid:
-        shared = await playwright.chromium.connect(grid.endpoint)
-        line = recipe("isolation.md", "python", "headless").replace("ws://127.0.0.1:8080", grid.endpoint)
-        one = await eval(line.partition("=")[2], {"playwright": playwright})
-        other = await playwright.chromium.connect(grid.endpoint, headers=HEADED)
-        for browser in (one, other):
-            page = await browser.new_page()
-            user_agent, width, frame = await page.evaluate(WINDOW)
-            assert "Headless" not in user_agent
-            assert width > 0
-            assert frame > 0, "a window has a frame with an address bar"
-        assert "Headless" in await (await shared.new_page()).evaluate("navigator.userAgent")
-        first, second = displays(grid)
-        assert len(x_servers(grid)) == 2
+async def test_each_client_that_asks_for_a_window_has_one_on_a_display_of_its_own(
+    playwright: Playwright, windowed: Grid
+) -> None:
+    grid = windowed
+    shared = await playwright.chromium.connect(grid.endpoint)
+    line = recipe("isolation.md", "python", "headless").replace("ws://127.0.0.1:8080", grid.endpoint)
+    one = await eval(line.partition("=")[2], {"playwright": playwright})
+    other = await playwright.chromium.connect(grid.endpoint, headers=HEADED)
+    for browser in (one, other):
+        page = await browser.new_page()
+        user_agent, width, frame = await page.evaluate(WINDOW)
+        assert "Headless" not in user_agent
+        assert width > 0
+        assert frame > 0, "a window has a frame with an address bar"
+    assert "Headless" in await (await shared.new_page()).evaluate("navigator.userAgent")
+    first, second = displays(grid)
+    assert len(x_servers(grid)) == 2
 
-        # What is written for one is not read by the other, nor may anybody connect without the cookie.
-        pages = [browser.contexts[0].pages[0] for browser in (one, other)]
-        for page in pages:
-            await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-            await page.goto(f"http://127.0.0.1:{grid.port}/healthz")
-        await pages[0].evaluate("navigator.clipboard.writeText('of one')")
-        assert await pages[0].evaluate("navigator.clipboard.readText()") == "of one"
-        assert await pages[1].evaluate("navigator.clipboard.readText()") == ""
-        for display in (first, second):
-            assert x_socket(display).stat().st_mode & 0o777 == 0o600
-            assert not answers_without_cookie(x_socket(display))
+    # What is written for one is not read by the other, nor may anybody connect without the cookie.
+    pages = [browser.contexts[0].pages[0] for browser in (one, other)]
+    for page in pages:
+        await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        await page.goto(f"http://127.0.0.1:{grid.port}/healthz")
+    await pages[0].evaluate("navigator.clipboard.writeText('of one')")
+    assert await pages[0].evaluate("navigator.clipboard.readText()") == "of one"
+    assert await pages[1].evaluate("navigator.clipboard.readText()") == ""
+    for display in (first, second):
+        assert x_socket(display).stat().st_mode & 0o777 == 0o600
+        assert not answers_without_cookie(x_socket(display))
 
-        await one.close()
-        await eventually_async(lambda: len(displays(grid)) == len(x_servers(grid)) == 1, "its display is gone")
-        assert [each for each in (first, second) if x_socket(each).exists()] == displays(grid)
-        await other.new_page()
-        await other.close()
-        await eventually_async(lambda: not displays(grid) and not x_servers(grid), "nothing is left")
-        await shared.close()
+    await one.close()
+    await eventually_async(lambda: len(displays(grid)) == len(x_servers(grid)) == 1, "its display is gone")
+    assert [each for each in (first, second) if x_socket(each).exists()] == displays(grid)
+    await other.new_page()
+    await other.close()
+    await eventually_async(lambda: not displays(grid) and not x_servers(grid), "nothing is left")
+    await shared.close()
     assert not any(x_socket(each).exists() for each in (first, second))
 
 
@@ -85,68 +104,67 @@ def answers_without_cookie(path: Path) -> bool:
 
 
 @pytest.mark.skipif(abi() == 0, reason="this kernel has no Landlock")
-async def test_the_kernel_lets_a_browser_reach_its_own_display_alone(playwright: Playwright) -> None:
-    need_headed("chromium")
-    with running_grid("--chromium", "1", environment={"BLOCK_FILE_URLS": "off"}) as grid:
-        browser = await playwright.chromium.connect(grid.endpoint, headers=HEADED)
-        (own,) = displays(grid)
-        neighbour = await playwright.chromium.connect(grid.endpoint, headers=HEADED)
-        (other,) = [each for each in displays(grid) if each != own]
-        page = await browser.new_page()
-        with pytest.raises(Error, match="Download is starting"):  # it can read that
-            await page.goto(f"file://{own}/auth")
-        with pytest.raises(Error, match=r"ERR_ACCESS_DENIED|ERR_FILE_NOT_FOUND"):
-            await page.goto(f"file://{other}/auth")
-        await browser.close()
-        await neighbour.close()
+async def test_the_kernel_lets_a_browser_reach_its_own_display_alone(playwright: Playwright, windowed: Grid) -> None:
+    grid = windowed
+    browser = await playwright.chromium.connect(grid.endpoint, headers=HEADED)
+    (own,) = displays(grid)
+    neighbour = await playwright.chromium.connect(grid.endpoint, headers=HEADED)
+    (other,) = [each for each in displays(grid) if each != own]
+    page = await browser.new_page()
+    with pytest.raises(Error, match="Download is starting"):  # it can read that
+        await page.goto(f"file://{own}/auth")
+    with pytest.raises(Error, match=r"ERR_ACCESS_DENIED|ERR_FILE_NOT_FOUND"):
+        await page.goto(f"file://{other}/auth")
+    await browser.close()
+    await neighbour.close()
 
 
 async def test_a_display_outlives_a_worker_goes_with_its_browser_and_with_a_grid_that_is_killed_whole_at_the_next_start(
-    playwright: Playwright,
+    playwright: Playwright, windowed: Grid
 ) -> None:
-    need_headed("chromium")
-    with running_grid("--chromium", "1") as grid:
-        for killed in ("display", "worker", "node"):
-            browser = await playwright.chromium.connect(grid.endpoint, headers=HEADED)
-            page = await browser.new_page()
-            (display,) = displays(grid)
-            (worker,) = grid.status()["workers"]
-            (x_server,) = x_servers(grid)
-            os.kill({"worker": worker["pid"], "node": worker["nodePid"], "display": x_server}[killed], signal.SIGKILL)
-            if killed == "worker":
-                await eventually_async(lambda: "browser_server_taken_over" in grid.output(), "a successor has it")
-                assert await page.evaluate("6 * 7") == 42
-                assert x_servers(grid) == [x_server]
-                await browser.close()
-            await eventually_async(
-                lambda display=display: not display.exists() and not x_servers(grid), "nothing of it is left"
-            )
-            assert not x_socket(display).exists()
-            left = {"display": [], "worker": [worker["id"]], "node": [worker["id"]]}[killed]
-            await eventually_async(
-                lambda left=left: (
-                    [each["status"] for each in grid.status()["workers"]] == ["available"]
-                    and grid.status()["workers"][0]["id"] not in left
-                ),
-                "one worker serves",
-            )
-
-        await playwright.chromium.connect(grid.endpoint, headers=HEADED)
+    grid = windowed
+    for killed in ("display", "worker", "node"):
+        browser = await playwright.chromium.connect(grid.endpoint, headers=HEADED)
+        page = await browser.new_page()
         (display,) = displays(grid)
-        while living := grid.processes():
-            for pid in living:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        grid.process.wait()
-        assert x_socket(display).exists()
-        grid.start_again()
+        (worker,) = grid.status()["workers"]
+        (x_server,) = x_servers(grid)
+        os.kill({"worker": worker["pid"], "node": worker["nodePid"], "display": x_server}[killed], signal.SIGKILL)
+        if killed == "worker":
+            await eventually_async(lambda: "browser_server_taken_over" in grid.output(), "a successor has it")
+            assert await page.evaluate("6 * 7") == 42
+            assert x_servers(grid) == [x_server]
+            await browser.close()
+        await eventually_async(
+            lambda display=display: not display.exists() and not x_servers(grid), "nothing of it is left"
+        )
         assert not x_socket(display).exists()
-        assert not displays(grid)
+        left = {"display": [], "worker": [worker["id"]], "node": [worker["id"]]}[killed]
+        await eventually_async(
+            lambda left=left: (
+                [each["status"] for each in grid.status()["workers"]] == ["available"]
+                and grid.status()["workers"][0]["id"] not in left
+            ),
+            "one worker serves",
+        )
+
+    await playwright.chromium.connect(grid.endpoint, headers=HEADED)
+    (display,) = displays(grid)
+    while living := grid.processes():
+        for pid in living:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    grid.process.wait()
+    assert x_socket(display).exists()
+    grid.start_again()
+    assert not x_socket(display).exists()
+    assert not displays(grid)
 
 
 async def test_what_is_missing_is_said_with_the_command_that_adds_it(playwright: Playwright, tmp_path: Path) -> None:
+    """The fake browser server stands in for Playwright: no browser is asked."""
     need("chromium")
-    with running_grid("--chromium", "1", environment={"PATH": str(tmp_path)}) as grid:
+    with running_grid("--chromium", "1", environment={"PATH": str(tmp_path)}, fake=True) as grid:
         with pytest.raises(Error, match=r"400(.|\n)*no Xvfb(.|\n)*pwgrid setup --headed"):
             await playwright.chromium.connect(grid.endpoint, headers=HEADED)
         assert not displays(grid)
@@ -155,7 +173,8 @@ async def test_what_is_missing_is_said_with_the_command_that_adds_it(playwright:
 
 async def test_firefox_with_a_window(playwright: Playwright) -> None:
     need_headed("firefox")
-    with running_grid("--chromium", "0", "--firefox", "1") as grid:
+    environment = {"ISOLATION": "browser", "WARM_BROWSERS": "0"}  # none starts but the client's
+    with running_grid("--chromium", "0", "--firefox", "1", environment=environment) as grid:
         browser = await playwright.firefox.connect(grid.endpoint, headers=HEADED)
         page = await browser.new_page()
         _, width, frame = await page.evaluate(WINDOW)

@@ -72,93 +72,97 @@ def test_a_restart_replaces_every_process_but_the_master_s_pid(grid: Grid) -> No
     assert (after.keys() & before.keys(), after["proxy"] == before["proxy"]) == ({"proxy"}, False)
 
 
-def test_an_upgrade_takes_settings_and_browsers_that_have_changed(tmp_path: Path) -> None:
-    file, browser = tmp_path / "grid.toml", tmp_path / "chromium"
-    file.write_text(f"[workers]\nchromium_workers = 1\n[browsers]\nchromium_executable = '{browser}'\n")
-    browser.write_text("#!/bin/sh\n")
-    browser.chmod(0o755)
-    with running_grid("--config", str(file), environment=WITHOUT_SPARES, fake=True) as grid:
-        assert "nothing to do" in grid.command("upgrade").stdout
-        browser.write_text("#!/bin/sh\n# newer\n")
-        assert "run the new code" in grid.command("upgrade").stdout
-        assert "nothing to do" in grid.command("upgrade").stdout
-        file.write_text(file.read_text() + "[queue]\nmax_queue = 7\n")
-        assert "run the new code" in grid.command("upgrade").stdout
+@pytest.fixture(scope="module")
+def hindrances(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the files are that hinder `hindered`: `master` lets no master start, `worker` holds each worker's start.
+    `redis-server` is what it starts as that."""
+    directory = tmp_path_factory.mktemp("hindrances")
+    (directory / "redis-server").symlink_to(embedded_redis_config.find_redis_server())
+    return directory
 
 
-def test_a_master_that_cannot_start_leaves_what_lives_to_the_next_one(tmp_path: Path) -> None:
-    with running_grid("--chromium", "1", environment=WITHOUT_SPARES, fake=True) as grid:
-        before, files = parts(grid), grid.runtime / "w"
-        grid.kill_master()
-        refused = subprocess.run(
-            [*grid.program, "serve", *grid.arguments, "--port", str(grid.port)],
-            cwd=ROOT,
-            env={**grid.environment, "LOG_FILE": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert (refused.returncode, "cannot write the log file" in refused.stderr) == (1, True), refused
-        assert [each.name for each in files.iterdir()] == [name for name in before if name != "proxy"]
-        grid.start_again()
-        assert parts(grid) == before
-
-
-def test_new_code_that_cannot_start_leaves_what_lives_to_the_next_master(tmp_path: Path) -> None:
-    hindrance = tmp_path / "hindrance"
-    environment = {**WITHOUT_SPARES, "FAKE_CANNOT_START": str(hindrance)}
+@pytest.fixture(scope="module")
+def hindered(hindrances: Path) -> Iterator[Grid]:
+    environment = {
+        **{**WITHOUT_SPARES, embedded_redis_config.SERVER_VARIABLE: str(hindrances / "redis-server")},
+        **{"FAKE_CANNOT_START": str(hindrances / "master"), "FAKE_START_HELD_BY": str(hindrances / "worker")},
+    }
     with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
-        before, files = parts(grid), grid.runtime / "w"
-        hindrance.touch()
-        grid.command("upgrade", "--force")
-        assert grid.process.wait(60) == 1
-        assert [each.name for each in files.iterdir()] == [name for name in before if name != "proxy"]
-        hindrance.unlink()
-        grid.start_again()
-        assert parts(grid) == before
+        yield grid
 
 
-def test_an_upgrade_is_refused_where_no_redis_server_is_found_any_more(tmp_path: Path) -> None:
-    server = tmp_path / "redis-server"
-    server.symlink_to(embedded_redis_config.find_redis_server())
-    environment = {**WITHOUT_SPARES, embedded_redis_config.SERVER_VARIABLE: str(server)}
-    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
-        before = parts(grid)
-        server.unlink()
-        refused = grid.command("upgrade", "--force")
-        assert refused.returncode == 1
-        assert f"{embedded_redis_config.SERVER_VARIABLE}={server} is not an executable file" in refused.stderr
-        assert parts(grid) == before
+@pytest.fixture
+def mortal(hindered: Grid, hindrances: Path) -> Grid:
+    """One for all tests that end its master, or hinder what starts. Each finds it with a master and one worker."""
+    for name in ("master", "worker"):  # of a test that has failed
+        (hindrances / name).unlink(missing_ok=True)
+    if hindered.process.poll() is not None:
+        hindered.start_again()
+
+    def is_whole() -> bool:
+        found = [(each["id"], each["status"]) for each in hindered.status()["workers"]]
+        return found == [(each.name, "available") for each in hindered.runtime.glob("w/*")]
+
+    eventually(is_whole, "one worker serves, and there is no other")
+    return hindered
 
 
-def test_a_worker_that_an_upgrade_has_still_to_replace_is_replaced_by_the_next_master_too(tmp_path: Path) -> None:
-    hold = tmp_path / "hold"
-    environment = {**WITHOUT_SPARES, "FAKE_START_HELD_BY": str(hold)}
-    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
-        (old,) = parts(grid).keys() - {"proxy"}
-        hold.touch()
-        grid.ask("upgrade", {"force": True})
-        eventually(lambda: len(grid.status()["workers"]) == 2, "its replacement starts")
-        grid.kill_master()
-        grid.start_again()
-        assert old in parts(grid)
-        hold.unlink()
-        eventually(lambda: [each["id"] != old for each in grid.status()["workers"]] == [True], "it is replaced")
+def test_a_dead_master_is_told_of_and_one_that_cannot_start_leaves_what_lives_to_the_next_one(
+    mortal: Grid, tmp_path: Path
+) -> None:
+    before, files = parts(mortal), mortal.runtime / "w"
+    mortal.kill_master()
+    status = mortal.command("status")
+    assert (status.returncode, "no master  it died" in status.stdout) == (3, True), status
+    refused = subprocess.run(
+        [*mortal.program, "serve", *mortal.arguments, "--port", str(mortal.port)],
+        cwd=ROOT,
+        env={**mortal.environment, "LOG_FILE": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (refused.returncode, "cannot write the log file" in refused.stderr) == (1, True), refused
+    assert [each.name for each in files.iterdir()] == [name for name in before if name != "proxy"]
+    mortal.start_again()
+    assert parts(mortal) == before
+    assert mortal.status()["master"]["pid"] == mortal.process.pid
 
 
-def test_a_worker_that_still_launches_ends_at_once_when_it_is_not_wanted_any_more(tmp_path: Path) -> None:
-    hold = tmp_path / "hold"
-    environment = {**WITHOUT_SPARES, "FAKE_START_HELD_BY": str(hold)}
-    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
-        hold.touch()
-        grid.command("scale", "chromium=3")
-        eventually(lambda: len(list(grid.runtime.glob("w/*/tmp"))) == 3, "both launch")
-        grid.command("scale", "chromium=2")
-        eventually(lambda: len(grid.status()["workers"]) == 2, "one has ended", timeout_s=15)
-        grid.process.terminate()
-        assert grid.process.wait(60) == 0
-        assert "worker_lost" not in grid.output()
+def test_new_code_that_cannot_start_leaves_what_lives_to_the_next_master(mortal: Grid, hindrances: Path) -> None:
+    before, files = parts(mortal), mortal.runtime / "w"
+    (hindrances / "master").touch()
+    mortal.command("upgrade", "--force")
+    assert mortal.process.wait(60) == 1
+    assert [each.name for each in files.iterdir()] == [name for name in before if name != "proxy"]
+    (hindrances / "master").unlink()
+    mortal.start_again()
+    assert parts(mortal) == before
+
+
+def test_an_upgrade_is_refused_where_no_redis_server_is_found_any_more(mortal: Grid, hindrances: Path) -> None:
+    before, server = parts(mortal), hindrances / "redis-server"
+    hidden = server.rename(hindrances / "elsewhere")
+    refused = mortal.command("upgrade", "--force")
+    hidden.rename(server)
+    assert refused.returncode == 1
+    assert f"{embedded_redis_config.SERVER_VARIABLE}={server} is not an executable file" in refused.stderr
+    assert parts(mortal) == before
+
+
+def test_a_worker_that_an_upgrade_has_still_to_replace_is_replaced_by_the_next_master_too(
+    mortal: Grid, hindrances: Path
+) -> None:
+    (old,) = parts(mortal).keys() - {"proxy"}
+    (hindrances / "worker").touch()
+    mortal.ask("upgrade", {"force": True})
+    eventually(lambda: len(mortal.status()["workers"]) == 2, "its replacement starts")
+    mortal.kill_master()
+    mortal.start_again()
+    assert old in parts(mortal)
+    (hindrances / "worker").unlink()
+    eventually(lambda: [each["id"] != old for each in mortal.status()["workers"]] == [True], "it is replaced")
 
 
 def of_other_code(file: Path) -> None:
@@ -168,18 +172,32 @@ def of_other_code(file: Path) -> None:
     file.write_text(json.dumps({**state, "version": "0"}))
 
 
-def test_children_of_other_code_are_adopted_and_replaced() -> None:
-    with running_grid("--chromium", "1", environment=WITHOUT_SPARES, fake=True) as grid:
-        before = parts(grid)
-        grid.kill_master()
-        for file in (*grid.runtime.glob("proxy/*.json"), *grid.runtime.glob("w/*/worker.json")):
-            of_other_code(file)
-        grid.start_again()
-        eventually(
-            lambda: len(now := parts(grid)) == 2 and None not in now.values() and not now.items() & before.items(),
-            "the proxy and the worker are replaced",
-        )
-        assert (grid.get("/health/ready")[0], "reason=upgrade" in grid.output()) == (200, True)
+def test_children_of_other_code_are_adopted_and_replaced(mortal: Grid) -> None:
+    before, said = parts(mortal), len(mortal.output())
+    mortal.kill_master()
+    for file in (*mortal.runtime.glob("proxy/*.json"), *mortal.runtime.glob("w/*/worker.json")):
+        of_other_code(file)
+    mortal.start_again()
+    eventually(
+        lambda: len(now := parts(mortal)) == 2 and None not in now.values() and not now.items() & before.items(),
+        "the proxy and the worker are replaced",
+    )
+    assert (mortal.get("/health/ready")[0], "reason=upgrade" in mortal.output()[said:]) == (200, True)
+
+
+def test_a_worker_that_still_launches_ends_at_once_when_it_is_not_wanted_any_more(
+    mortal: Grid, hindrances: Path
+) -> None:
+    said = len(mortal.output())
+    (hindrances / "worker").touch()
+    mortal.command("scale", "chromium=3")
+    eventually(lambda: len(list(mortal.runtime.glob("w/*/tmp"))) == 3, "both launch")
+    mortal.command("scale", "chromium=2")
+    eventually(lambda: len(mortal.status()["workers"]) == 2, "one has ended", timeout_s=15)
+    mortal.process.terminate()
+    assert mortal.process.wait(60) == 0
+    assert "worker_lost" not in mortal.output()[said:]
+    (hindrances / "worker").unlink()
 
 
 def executable(path: Path) -> Path:
@@ -230,17 +248,22 @@ def test_a_pool_that_is_scaled_up_from_0_launches_the_browser_of_the_last_reload
         assert grid.command("reload").returncode == 0  # nobody launches it
 
 
-def test_an_upgrade_takes_a_newer_browser_of_a_pool_that_a_reload_has_added(tmp_path: Path) -> None:
+def test_an_upgrade_takes_settings_and_browsers_that_have_changed_also_of_a_pool_that_a_reload_has_added(
+    tmp_path: Path,
+) -> None:
     file, chromium, fox = tmp_path / "grid.toml", executable(tmp_path / "chromium"), executable(tmp_path / "fox")
     configure(file, 1, chromium, 0, fox)
     with running_grid("--config", str(file), environment=WITHOUT_SPARES, fake=True) as grid:
         configure(file, 1, chromium, 1, fox)
         assert "scaled: firefox=1" in grid.command("reload").stdout
         eventually(lambda: launches(grid, "firefox") == [str(fox)], "it is launched")
+        for browser in (chromium, fox):
+            assert "nothing to do" in grid.command("upgrade").stdout
+            browser.write_text("#!/bin/sh\n# newer\n")
+            assert "run the new code" in grid.command("upgrade").stdout
         assert "nothing to do" in grid.command("upgrade").stdout
-        fox.write_text("#!/bin/sh\n# newer\n")
+        file.write_text(file.read_text() + "[queue]\nmax_queue = 7\n")
         assert "run the new code" in grid.command("upgrade").stdout
-        assert "nothing to do" in grid.command("upgrade").stdout
 
 
 def test_what_runs_is_installed_until_one_of_its_files_is_another(
@@ -342,7 +365,7 @@ def test_what_others_have_said_steers_no_terminal_and_the_log_in_a_pipe_is_left_
     assert HOSTILE in grid.command("logs", "-n", "1").stdout
 
 
-def test_the_status_is_shown_again_and_again_also_while_there_is_no_grid() -> None:
+def test_the_status_is_shown_again_and_again_also_after_a_stop_which_returns_when_the_grid_has_gone() -> None:
     with running_grid("--chromium", "1", environment=WITHOUT_SPARES, fake=True) as grid:
         watch = ("status", "--port", str(grid.port), "--watch", "0.2")
         plain = [sys.executable, "-m", "pwgrid", *watch, "--json"]
@@ -356,7 +379,10 @@ def test_the_status_is_shown_again_and_again_also_while_there_is_no_grid() -> No
             assert next(looks)["ready"] is True  # before the grid is stopped, however slowly this one starts
             with contextlib.closing(raw.session(grid.port, "/?browser=chromium")):
                 shown.until(lambda: "1/5" in shown.text, "the session")
-            assert grid.command("stop").returncode == 0
+            done = grid.command("stop", "--json")
+            assert (done.returncode, json.loads(done.stdout)) == (0, {"stopped": True, "notes": []}), done
+            assert grid.process.wait(0) == 0
+            assert "no grid is running here" in grid.command("status", "--port", str(grid.port)).stderr
             shown.until_text("is running here on port")
             shown.press("\x03")
             assert shown.end() == 130
@@ -397,38 +423,7 @@ def test_what_a_command_prints_as_json_is_one_json_text(grid: Grid, command: str
     assert AS_JSON[command] <= set(found if AS_JSON[command] else ())
 
 
-def test_stop_ends_a_grid_and_returns_when_it_has_gone() -> None:
-    with running_grid("--chromium", "1", environment=WITHOUT_SPARES, fake=True) as grid:
-        done = grid.command("stop", "--json")
-        assert (done.returncode, json.loads(done.stdout)) == (0, {"stopped": True, "notes": []}), done
-        assert grid.process.wait(0) == 0
-        assert "no grid is running here" in grid.command("status", "--port", str(grid.port)).stderr
-
-
-def test_status_and_stop_know_a_grid_whose_master_has_gone(tmp_path: Path) -> None:
-    log = tmp_path / "grid.log"
-    environment = {**WITHOUT_SPARES, "DETACH_GRACE": "600", "DRAIN_TIMEOUT": "60", "LOG_FILE": str(log)}
-    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
-        grid.process.send_signal(signal.SIGUSR1)
-        assert grid.process.wait(20) == 0
-        status = grid.command("status", "--json")
-        assert status.returncode == 3
-        found = json.loads(status.stdout)
-        assert (found["endpoint"], found["master"]) == (grid.endpoint, None)
-        assert found["endsAt"] - found["detachedAt"] == 660
-        assert {child["kind"] for child in found["children"]} == {"proxy", "redis", "worker"}
-        assert re.search(r"it admits clients for \d+ s more, and ends in \d+ s", found["reason"])
-        assert f"the grid on port {grid.port} has no master: detached since" in grid.command("drain", "--all").stderr
-        assert "detached" in grid.command("logs").stdout
-        done = grid.command("stop")  # which waits for no other master
-        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "stopped"), done
-        assert "its master is gone: detached since " in done.stdout
-        assert "admits" not in done.stdout
-        assert processes_marked(grid.mark) == {}
-    assert "grid_ended_without_master" in log.read_text()
-
-
-def test_a_stop_without_a_master_lets_live_sessions_end_first(tmp_path: Path) -> None:
+def test_status_and_stop_know_a_grid_whose_master_has_gone_and_let_its_live_sessions_end_first(tmp_path: Path) -> None:
     log = tmp_path / "grid.log"
     environment = {**WITHOUT_SPARES, "DETACH_GRACE": "600", "DRAIN_TIMEOUT": "600", "LOG_FILE": str(log)}
     with (
@@ -438,9 +433,18 @@ def test_a_stop_without_a_master_lets_live_sessions_end_first(tmp_path: Path) ->
     ):
         grid.process.send_signal(signal.SIGUSR1)
         assert grid.process.wait(20) == 0
+        status = grid.command("status", "--json")
+        assert status.returncode == 3
+        found = json.loads(status.stdout)
+        assert (found["endpoint"], found["master"]) == (grid.endpoint, None)
+        assert found["endsAt"] - found["detachedAt"] == 1200
+        assert {child["kind"] for child in found["children"]} == {"proxy", "redis", "worker"}
+        assert re.search(r"it admits clients for \d+ s more, and ends in \d+ s", found["reason"])
+        assert f"the grid on port {grid.port} has no master: detached since" in grid.command("drain", "--all").stderr
+        assert "detached" in grid.command("logs").stdout
         down = re.compile(r"control_link_down .*role=worker")
         eventually(lambda: down.search(log.read_text()) is not None, "the worker has lost its master")
-        stop = aside.submit(grid.command, "stop")
+        stop = aside.submit(grid.command, "stop")  # which waits for no other master
         draining = re.compile(r"worker_draining .*role=worker")
         eventually(lambda: draining.search(log.read_text()) is not None, "the worker drains")
         assert raw.goes_on(client)
@@ -448,6 +452,10 @@ def test_a_stop_without_a_master_lets_live_sessions_end_first(tmp_path: Path) ->
         client.close()
         done = stop.result()
         assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "stopped"), done
+        assert "its master is gone: detached since " in done.stdout
+        assert "admits" not in done.stdout
+        assert processes_marked(grid.mark) == {}
+    assert "grid_ended_without_master" in log.read_text()
 
 
 def test_a_second_signal_ends_a_proxy_that_waits_for_the_last_worker_without_a_master(tmp_path: Path) -> None:
@@ -468,15 +476,6 @@ def test_a_second_signal_ends_a_proxy_that_waits_for_the_last_worker_without_a_m
         assert grid.command("stop").returncode == 0
 
 
-def test_a_dead_master_is_told_of_as_well() -> None:
-    with running_grid("--chromium", "1", environment=WITHOUT_SPARES, fake=True) as grid:
-        grid.kill_master()
-        status = grid.command("status")
-        assert (status.returncode, "no master  it died" in status.stdout) == (3, True), status
-        grid.start_again()
-        assert grid.status()["master"]["pid"] == grid.process.pid
-
-
 def test_what_serve_refuses_scale_refuses_with_the_same_sentence(grid: Grid) -> None:
     scaled = grid.command("scale", "chromium=0")
     served = grid.command("serve", "--port", "0", "--chromium", "0")
@@ -485,31 +484,36 @@ def test_what_serve_refuses_scale_refuses_with_the_same_sentence(grid: Grid) -> 
     assert NO_POOL in served.stderr
 
 
-def test_a_default_browser_that_is_named_keeps_a_worker() -> None:
-    environment = {"DEFAULT_BROWSER_TYPE": "chromium"}
-    with running_grid("--chromium", "1", "--firefox", "1", environment=environment, fake=True) as grid:
-        scaled = grid.command("scale", "chromium=0")
-        assert scaled.returncode == 1
-        assert scaled.stderr.startswith(
-            "pwgrid: default_browser_type is chromium (environment DEFAULT_BROWSER_TYPE): a pool of that browser must"
-        )
-        assert grid.command("scale", "firefox=0").stdout.startswith("chromium 1, firefox 0")
+@pytest.fixture(scope="module")
+def public() -> Iterator[Grid]:
+    """A grid for other hosts too, with two pools, one of which its operator has named as the default."""
+    arguments = ("--chromium", "1", "--firefox", "1", "--host", "0.0.0.0", "--token", "s3cret-s3cret-s3cret")
+    with running_grid(*arguments, environment={"DEFAULT_BROWSER_TYPE": "chromium"}, fake=True) as grid:
+        yield grid
+
+
+def test_a_default_browser_that_is_named_keeps_a_worker(public: Grid) -> None:
+    scaled = public.command("scale", "chromium=0")
+    assert scaled.returncode == 1
+    assert scaled.stderr.startswith(
+        "pwgrid: default_browser_type is chromium (environment DEFAULT_BROWSER_TYPE): a pool of that browser must"
+    )
+    assert public.command("scale", "firefox=0").stdout.startswith("chromium 1, firefox 0")
 
 
 def ready_line(grid: Grid) -> str:
     return next(line for line in grid.output().splitlines() if "ready: " in line)
 
 
-def test_the_ready_line_has_an_address_for_other_hosts_where_it_listens_for_them() -> None:
-    with running_grid("--chromium", "1", "--host", "0.0.0.0", "--token", "s3cret-s3cret-s3cret", fake=True) as grid:
-        local, others = re.findall(r"chromium\.connect\('(ws://[^']*)'\)", ready_line(grid))
-        assert local == f"ws://127.0.0.1:{grid.port}/?token=YOUR_TOKEN"
-        assert others.endswith(f":{grid.port}/?token=YOUR_TOKEN")
-        host = urlsplit(others).hostname
-        assert host not in (None, "0.0.0.0", "127.0.0.1", "localhost")
-        with urllib.request.urlopen(f"http://{host}:{grid.port}/health", timeout=10) as answer:
-            assert answer.status == 200
-        assert "s3cret" not in grid.output()
+def test_the_ready_line_has_an_address_for_other_hosts_where_it_listens_for_them(public: Grid) -> None:
+    local, others = re.findall(r"chromium\.connect\('(ws://[^']*)'\)", ready_line(public))
+    assert local == f"ws://127.0.0.1:{public.port}/?token=YOUR_TOKEN"
+    assert others.endswith(f":{public.port}/?token=YOUR_TOKEN")
+    host = urlsplit(others).hostname
+    assert host not in (None, "0.0.0.0", "127.0.0.1", "localhost")
+    with urllib.request.urlopen(f"http://{host}:{public.port}/health", timeout=10) as answer:
+        assert answer.status == 200
+    assert "s3cret" not in public.output()
 
 
 def test_the_ready_line_of_a_local_grid_names_no_other_host(grid: Grid) -> None:

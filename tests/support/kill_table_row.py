@@ -46,9 +46,10 @@ async def row(
 
 
 @contextlib.contextmanager
-def comes_out_exact(grid: Grid, *, repaired: bool = False) -> Iterator[Census]:
-    """Whatever happens to the grid in this block, it has nothing more and nothing less afterwards. It has no spares."""
-    before = at_rest(grid)
+def comes_out_exact(grid: Grid, *, repaired: bool = False, before: Census | None = None) -> Iterator[Census]:
+    """Whatever happens to the grid in this block, it has nothing more and nothing less afterwards. It has no spares.
+    `before`: what it had at rest, where that has been counted already, as the last such block has proved it again."""
+    before = before or at_rest(grid)
     yield before
     counters_are_exact(grid, repaired=repaired)
     for what in ("workers", "processes"):
