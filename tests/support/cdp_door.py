@@ -13,6 +13,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from pwgrid.settings.pools import Isolation
 from pwgrid.worker.holders import ProfileCopy
 from tests.support.stand_in_proxy import BOUND_S, Watched, browser_server
 
@@ -99,6 +100,14 @@ class CdpDoor:
 async def cdp_door(**changes: Any) -> AsyncIterator[CdpDoor]:
     """A browser server behind a door for CDP clients. Afterwards nothing of it may be left."""
     async with browser_server(**changes) as watched, cdp_door_of(watched) as door:
+        yield door
+
+
+@contextlib.asynccontextmanager
+async def cdp_door_without_spares(**changes: Any) -> AsyncIterator[CdpDoor]:
+    """The same with no browsers but those of sessions: none is shared, and none is started before a session asks."""
+    async with cdp_door(isolation=Isolation.BROWSER, warm_browsers=0, **changes) as door:
+        door.server.hold_warm(True)
         yield door
 
 
