@@ -404,11 +404,14 @@ async def test_a_crashed_browser_ends_every_session_with_that_reason(
 ) -> None:
     page = await (await playwright.chromium.connect(to_be_ended.endpoint)).new_page()
     async with connect(to_be_ended.endpoint) as client:
+        # It waits before the crash: nothing ends a wait that begins when its page has crashed.
+        never = asyncio.ensure_future(page.wait_for_event("never", timeout=BOUND_S * 1000))
+        await page.evaluate("1")
         os.kill(to_be_ended.server.ready.browser_pid, signal.SIGKILL)
         with pytest.raises(ConnectionClosed, match="the grid closed this session: its browser crashed"):
             await client.recv()
         with pytest.raises(PlaywrightError, match=r"closed|crashed"):
-            await page.wait_for_event("never", timeout=BOUND_S * 1000)
+            await never
         for _ in range(2):
             closed = await to_be_ended.next_closed()
             assert (closed.end.by, str(closed.end.reason)) == ("browser", "browser crashed")
