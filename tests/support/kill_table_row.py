@@ -10,10 +10,13 @@ from playwright.async_api import Playwright
 
 from tests.conftest import counters_are_exact, need
 from tests.support.census import Census, at_rest, census, once_equal, told, use_every_slot
-from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_async, running_grid
+from tests.support.grid import WITHOUT_SPARES, Grid, eventually, eventually_async, once_answered, running_grid
 from tests.support.load import Load, under_load
 
 WHOLE_S = 60.0
+
+REST_S = 1.0
+"""So much less often a client comes that gets a browser of its own, as long as nobody waits for it."""
 
 STEADY = {**WITHOUT_SPARES, "CANARY_INTERVAL": "600"}
 """No worker is recycled, and no canary is just at work when something is counted. Nor has a pool spares."""
@@ -26,7 +29,7 @@ async def row(
     environment: dict[str, str] | None = None,
     repaired: bool = False,
     cdp: bool = False,
-    sessions: int = 5,
+    sessions: int = 3,
     first: Callable[[Grid], None] = lambda _: None,
 ) -> AsyncIterator[tuple[Grid, Load]]:
     """Two workers, live sessions, clients that connect all the time. When the load is over, counters, processes,
@@ -41,7 +44,8 @@ async def row(
     with running_grid(*arguments, environment=environment) as grid:
         first(grid)
         with comes_out_exact(grid, repaired=repaired):
-            async with under_load(grid, playwright, sessions, cdp=cdp) as load:
+            rest_s = REST_S if environment.get("ISOLATION") == "browser" else 0.0
+            async with under_load(grid, playwright, sessions, cdp=cdp, rest_s=rest_s) as load:
                 yield grid, load
 
 
@@ -70,11 +74,20 @@ def busiest(grid: Grid) -> dict[str, Any]:
     return max(workers, key=lambda worker: worker["active"])
 
 
+def busiest_that_serves(grid: Grid) -> dict[str, Any]:
+    """Of the workers that take new sessions; it has at least one. An old one, which drains, may have more."""
+    serve = [each for each in workers(grid).values() if each["status"] == "available"]
+    found = max(serve, key=lambda each: int(each["active"]))
+    assert found["active"] >= 1
+    return found
+
+
 async def all_serve(grid: Grid, wanted: int = 2) -> None:
     """Returns once as many workers as wanted are available."""
 
     def complete() -> bool:
-        return [pool["available"] for pool in grid.status()["pools"] if pool["wanted"]] == [wanted]
+        pools = once_answered(lambda: grid.ask("status"))["pools"]
+        return [pool["available"] for pool in pools if pool["wanted"]] == [wanted]
 
     await eventually_async(complete, "the pool is complete", WHOLE_S)
 
@@ -99,6 +112,7 @@ __all__ = [
     "STEADY",
     "all_serve",
     "busiest",
+    "busiest_that_serves",
     "comes_out_exact",
     "failures",
     "is_gone",

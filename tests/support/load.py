@@ -18,7 +18,7 @@ PAGE = "data:text/html,<button onclick='this.textContent = +this.textContent + 1
 CLICK = "() => { const button = document.querySelector('button'); button.click(); return button.textContent; }"
 BEAT_S = 0.5
 COME_S = 0.2
-KNOCK_S = 0.02
+KNOCK_S = 0.05
 PATIENCE_S = 30.0
 
 
@@ -50,12 +50,20 @@ class Load:
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     at_the_door: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Who holds it keeps new sessions out, and none is on the way in or out."""
+    rest_s: float = 0.0
+    """How much longer nobody comes after a client has gone, unless somebody waits for the next one: where each of them
+    costs a browser of its own."""
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    """Somebody waits for clients to come, until there have been `due` of them."""
+    due: int = 0
     _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def goes_on(self, beats: int = 3, connects: int = 2) -> None:
         """Returns once every session not lost has done `beats` more clicks, and `connects` more clients came: the first
         of these may have been on its way, the second has come since."""
         clicks, came = list(self.clicks), self.connects
+        self.due = max(self.due, came + connects)
+        self.wanted.set()
 
         def enough() -> bool:
             alive = [number for number in range(len(clicks)) if number not in self.lost]
@@ -84,6 +92,7 @@ class Load:
     async def ends(self) -> None:
         """Everybody stops and goes. Idempotent."""
         self.over.set()
+        self.wanted.set()
         await asyncio.gather(*self.tasks)
         for number, browser in enumerate(self.browsers):
             if number not in self.lost:
@@ -139,6 +148,7 @@ class Load:
                     self.refused.append(str(error))
             await self.tell()
             await self._pause(COME_S)
+            await self._rest()
 
     async def knock(self, host: str, port: int) -> None:
         """Asks whether anybody is there, again and again; only 200 is an answer."""
@@ -154,6 +164,13 @@ class Load:
             except (OSError, TimeoutError) as error:
                 self.refused.append(f"GET /health: {error!r}")
             await self._pause(KNOCK_S)
+
+    async def _rest(self) -> None:
+        """Lasts until another client may come."""
+        if self.connects >= self.due and not self.over.is_set():
+            self.wanted.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.wanted.wait(), self.rest_s)
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -172,10 +189,10 @@ async def _health(host: str, port: int) -> bytes:
 
 @contextlib.asynccontextmanager
 async def under_load(
-    grid: Served, playwright: Playwright, sessions: int = 5, *, cdp: bool = False
+    grid: Served, playwright: Playwright, sessions: int = 5, *, cdp: bool = False, rest_s: float = 0.0
 ) -> AsyncIterator[Load]:
     """`sessions` live sessions that click, one client that comes and goes, and one that knocks, for the length of the
-    block. `cdp`: they connect by connect_over_cdp()."""
+    block. `cdp`: they connect by connect_over_cdp(). `rest_s`: that of the load."""
 
     async def comes() -> Browser:
         if cdp:
@@ -185,7 +202,7 @@ async def under_load(
     address = urlsplit(grid.endpoint)
     assert address.hostname is not None
     assert address.port is not None
-    load = Load()
+    load = Load(rest_s=rest_s)
     await load.begin(sessions, comes)
     load.tasks += [
         asyncio.create_task(load.connect(comes)),
