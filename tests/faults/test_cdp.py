@@ -25,7 +25,7 @@ ENVIRONMENT = {
     "WORKER_LOST_THRESHOLD": "120",  # a busy machine takes its time for another master
 }
 LOST = {**ENVIRONMENT, "WORKER_LOST_THRESHOLD": "5"}
-SESSIONS, KEPT = 3, 2
+SESSIONS, KEPT = 2, 2
 TITLE = "data:text/html,<title>as it was</title>"
 
 

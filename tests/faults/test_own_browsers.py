@@ -13,10 +13,11 @@ from playwright.async_api import Playwright
 
 from tests.support.browsers import fit_browser
 from tests.support.grid import Grid, eventually_async, running_grid
-from tests.support.kill_table_row import all_serve, busiest, failures, is_gone, row, workers
+from tests.support.kill_table_row import all_serve, busiest, busiest_that_serves, failures, is_gone, row, workers
+from tests.support.load import Load
 
-OWN = {"ISOLATION": "browser", "WARM_BROWSERS": "1", "MAX_CONCURRENT_SESSIONS": "4"}
-SESSIONS = 3
+OWN = {"ISOLATION": "browser", "WARM_BROWSERS": "1", "MAX_CONCURRENT_SESSIONS": "3"}
+SESSIONS = 2
 """Fewer than a worker has slots: while another one starts, whoever comes finds a slot in the one that is left."""
 
 BOUND_MS = 120_000
@@ -58,47 +59,58 @@ async def test_a_killed_proxy_master_and_redis_lose_none(playwright: Playwright)
         assert (load.lost, load.refused) == ({}, [])
 
 
-async def test_a_worker_that_is_killed_and_one_that_is_frozen_lose_none(playwright: Playwright) -> None:
+async def test_a_worker_loses_none_a_browser_costs_its_own_session_and_a_browser_server_its_own(
+    playwright: Playwright,
+) -> None:
     async with row(playwright, environment=LOST, sessions=SESSIONS) as (grid, load):
-        victims = []
-        for signum in (signal.SIGKILL, signal.SIGSTOP):
-            victims.append(victim := next(each for each in grid.status()["workers"] if each["status"] == "available"))
-            async with load.at_the_door:  # who waits for its browser there comes elsewhere, after a while
-                os.kill(victim["pid"], signum)
-                await is_gone(victim["pid"])
-            await all_serve(grid)
-            await load.goes_on()
-            assert (load.lost, load.refused) == ({}, [])
-        await load.ends()
-        ids = {victim["id"] for victim in victims}
-        await eventually_async(lambda: not ids & workers(grid).keys(), "the old workers are gone")
-        assert failures(grid) == {}
+        await a_browser_is_killed_and_one_is_frozen(grid, load)
+        await load.begin(SESSIONS, lambda: playwright.chromium.connect(grid.endpoint))
+        victims = await a_worker_is_killed_and_one_is_frozen(grid, load)
 
-
-async def test_a_browser_costs_its_own_session_and_a_browser_server_its_own(playwright: Playwright) -> None:
-    async with row(playwright, environment=LOST, sessions=SESSIONS) as (grid, load):
-        before = pids(grid)
-        for lost, signum in enumerate((signal.SIGKILL, signal.SIGSTOP), 1):
-            async with load.at_the_door:
-                victim = busiest(grid)
-                browser = browsers(victim["nodePid"])[0]  # those that are warm are younger
-                os.kill(browser.pid, signum)
-            await is_gone(browser.pid)
-            await eventually_async(lambda lost=lost: len(load.lost) == lost, "its session has ended")
-            await load.goes_on()
-            assert load.refused == []
-            assert pids(grid) == before
-        assert failures(grid) == {"browser crashed": 1, "browser hung": 1}
-
+        await load.begin(SESSIONS, lambda: playwright.chromium.connect(grid.endpoint))  # the others are in old workers
+        lost = dict(load.lost)
         async with load.at_the_door:
-            victim = busiest(grid)
+            victim = busiest_that_serves(grid)
             os.kill(victim["nodePid"], signal.SIGKILL)
             await is_gone(victim["nodePid"])
         await all_serve(grid)
         await load.goes_on()
+        assert load.lost.keys() > lost.keys()
         assert load.refused == []
         await load.ends()
+        await eventually_async(lambda: not victims & workers(grid).keys(), "the old workers are gone")
         assert failures(grid).keys() == {"browser crashed", "browser hung", "browser server lost"}
+
+
+async def a_browser_is_killed_and_one_is_frozen(grid: Grid, load: Load) -> None:
+    before = pids(grid)
+    for lost, signum in enumerate((signal.SIGKILL, signal.SIGSTOP), 1):
+        async with load.at_the_door:
+            victim = busiest(grid)
+            browser = browsers(victim["nodePid"])[0]  # those that are warm are younger
+            os.kill(browser.pid, signum)
+        await is_gone(browser.pid)
+        await eventually_async(lambda lost=lost: len(load.lost) == lost, "its session has ended")
+        await load.goes_on()
+        assert load.refused == []
+        assert pids(grid) == before
+    assert failures(grid) == {"browser crashed": 1, "browser hung": 1}
+
+
+async def a_worker_is_killed_and_one_is_frozen(grid: Grid, load: Load) -> set[str]:
+    """The ids of both."""
+    lost, failed, victims = dict(load.lost), failures(grid), set()
+    for signum in (signal.SIGKILL, signal.SIGSTOP):
+        victim = next(each for each in grid.status()["workers"] if each["status"] == "available")
+        victims.add(str(victim["id"]))
+        async with load.at_the_door:  # who waits for its browser there comes elsewhere, after a while
+            os.kill(victim["pid"], signum)
+            await is_gone(victim["pid"])
+        await all_serve(grid)
+        await load.goes_on()
+        assert (load.lost, load.refused) == (lost, [])
+    assert failures(grid) == failed
+    return victims
 
 
 async def test_a_worker_that_freezes_while_it_makes_a_browser_loses_the_client_to_another_one(
