@@ -32,7 +32,7 @@ from tests.support.load import Load, under_load
 from tests.support.raw import answer, connect, goes_on, head, session
 from tests.support.redis import RedisServer
 
-SESSIONS = 5
+SESSIONS = 3
 SETTINGS = {
     "HEARTBEAT_INTERVAL": "1",
     "REDIS_KEY_TTL": "4",  # shorter than any outage here: the keys of workers run out in a frozen Redis
@@ -153,7 +153,8 @@ async def test_a_redis_that_is_stopped_for_30_s_and_comes_back_empty_learns_ever
 ) -> None:
     need("chromium")
     server, url = tcp_redis
-    with running_grid("--chromium", "2", environment={**SETTINGS, "REDIS_URL": url}) as grid:
+    lifetime = {"MAX_LIFETIME_SESSIONS": "40"}  # some workers for each, for so long
+    with running_grid("--chromium", "2", environment={**SETTINGS, **lifetime, "REDIS_URL": url}) as grid:
         async with under_load(grid, playwright, SESSIONS) as load:
             async with load.at_the_door:
                 await eventually_async(lambda: grid.active() == SESSIONS, "the last newcomer is on record")
