@@ -33,8 +33,8 @@ async def both(playwright: Playwright) -> AsyncIterator[tuple[Grid, Load, Load]]
     """A row of the kill table, with the load of pwgrid's own Playwright and that of another one."""
     driver = cached_driver(MIDDLE)
     async with (
-        row(playwright, environment=ENVIRONMENT, repaired=True, first=runs_once) as (grid, load),
-        under_load_of(driver, grid.endpoint) as other,
+        row(playwright, environment=ENVIRONMENT, repaired=True, first=runs_once, sessions=2) as (grid, load),
+        under_load_of(driver, grid.endpoint, sessions=2) as other,
     ):
         assert {each["playwrightVersion"] for each in workers(grid)} == {driver.version}
         yield grid, load, other
