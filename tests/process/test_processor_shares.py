@@ -23,7 +23,10 @@ from tests.support.processor_group import inside, processor_group
 USUAL = os.getpriority(os.PRIO_PROCESS, 0)
 BURN = "() => { self.burning = Array.from({ length: 16 }, () => new Worker('data:text/javascript,for (;;);')); }"
 REST = "() => { for (const each of self.burning) each.terminate(); }"
-COMPUTE = "() => { setInterval(() => { for (const end = performance.now() + 50; performance.now() < end;); }, 0); }"
+COMPUTE = """() => {
+    self.computes = setInterval(() => { for (const end = performance.now() + 50; performance.now() < end;); }, 0);
+}"""
+COMPUTE_NO_MORE = "() => clearInterval(self.computes)"
 
 
 @pytest.fixture
@@ -86,11 +89,13 @@ def test_who_takes_more_than_its_share_gets_a_lower_priority_while_it_does_and_n
         assert nices(of_mine) == {USUAL}
         assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in of_grid} == {USUAL}
 
+        hostile.evaluate(REST)
+        mine.evaluate(COMPUTE_NO_MORE)
         grid.kill_master()
+        assert min(nices(of_hostile)) >= USUAL + 5
         with inside(group):
             grid.start_again()  # the next one knows it, too
         if may_restore_nice():
-            hostile.evaluate(REST)
             eventually(lambda: nices(of_hostile) == {USUAL}, "it has its own priority back")
             eventually(lambda: lowered(grid) == 0, "nobody has a lower one any more")
         for client in clients:
