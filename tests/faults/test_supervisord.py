@@ -230,7 +230,7 @@ async def test_supervisord_restarts_and_revives_the_grid_without_losing_a_sessio
     assert supervised.command("status").returncode == 0
     supervised.start()
     assert len(supervised.available()) == 2
-    async with under_load(supervised, playwright) as load:
+    async with under_load(supervised, playwright, 2) as load:
         workers, proxy, state = supervised.available(), supervised.status()["proxy"]["pid"], supervised.state()
 
         said = await asyncio.to_thread(supervised.ctl, "restart", "pwgrid")

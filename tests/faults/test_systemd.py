@@ -33,7 +33,7 @@ T = TypeVar("T")
 PWGRID = f"{INSTALLED}/.venv/bin/pwgrid"
 CONFIG = "/etc/pwgrid/grid.toml"
 TOKEN = "/etc/pwgrid/token"
-WORKERS = 2
+WORKERS = 1
 PLACES = ("/etc", "/var/lib", "/var/log", "/tmp", "/var/tmp")
 """Where an installation could leave something: all else is read-only, or gone with the host's next start."""
 SUPERVISORD = """
@@ -373,13 +373,13 @@ async def test_reload_restart_upgrade_a_new_unit_and_a_killed_and_a_frozen_maste
 ) -> None:
     systemctl = running.manager.systemctl
     assert len(running.available()) == WORKERS
-    assert running.manager.show("pwgrid.service")["StatusText"] in ("chromium 2 x 5 slots", "serving")
-    async with under_load(running, playwright) as load:
+    assert running.manager.show("pwgrid.service")["StatusText"] in (f"chromium {WORKERS} x 5 slots", "serving")
+    async with under_load(running, playwright, 2) as load:
         first, main = running.status(), running.main()
 
-        running.configure(workers=3)
+        running.configure(workers=WORKERS + 1)
         await asyncio.to_thread(systemctl, "reload", "pwgrid.service")
-        await eventually_async(lambda: len(running.available()) == 3, "the third worker serves")
+        await eventually_async(lambda: len(running.available()) == WORKERS + 1, "another worker serves")
         assert running.main() == main
         workers = running.available()
         assert workers.keys() > {each["id"] for each in first["workers"]}
@@ -429,7 +429,7 @@ async def test_reload_restart_upgrade_a_new_unit_and_a_killed_and_a_frozen_maste
         )
     assert (load.lost, load.refused) == ({}, [])
     # One after the other: the one with the sessions has kept the rest waiting.
-    await eventually_async(lambda: running.are_all_new(workers, 3), "every worker is new")
+    await eventually_async(lambda: running.are_all_new(workers, WORKERS + 1), "every worker is new")
 
 
 def test_a_master_that_cannot_be_started_more_often_than_systemd_usually_bears_is_started_in_the_end(
@@ -496,7 +496,7 @@ async def test_at_the_limit_of_tasks_sessions_go_on_no_worker_starts_and_both_is
         assert len(running.available()) == WORKERS
         assert any(said in str(each["MESSAGE"]) for each in running.manager.journal("pwgrid.service"))
         (group / "pids.max").write_text("max")
-        await eventually_async(lambda: len(running.available()) == WORKERS + 1, "the third worker serves")
+        await eventually_async(lambda: len(running.available()) == WORKERS + 1, "another worker serves")
     assert await page.evaluate("6 * 7") == 42
     await browser.close()
 
