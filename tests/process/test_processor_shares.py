@@ -89,10 +89,10 @@ def test_who_takes_more_than_its_share_gets_a_lower_priority_while_it_does_and_n
         assert nices(of_mine) == {USUAL}
         assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in of_grid} == {USUAL}
 
+        grid.kill_master()
         hostile.evaluate(REST)
         mine.evaluate(COMPUTE_NO_MORE)
-        grid.kill_master()
-        assert min(nices(of_hostile)) >= USUAL + 5
+        assert min(nices(of_hostile)) > USUAL
         with inside(group):
             grid.start_again()  # the next one knows it, too
         if may_restore_nice():
