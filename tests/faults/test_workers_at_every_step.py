@@ -3,7 +3,7 @@
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,14 +27,21 @@ def nothing_is_left_of(grid: Grid, worker_id: str) -> bool:
     return not (grid.runtime / "w" / worker_id).exists() and not any(mark in line for line in grid.processes().values())
 
 
-def test_a_worker_that_is_killed_while_it_starts_is_replaced(tmp_path: Path) -> None:
-    hold = tmp_path / "hold"
-    with (
-        running_grid(
-            "--chromium", "1", environment={**WITHOUT_SPARES, "FAKE_START_HELD_BY": str(hold)}, fake=True
-        ) as grid,
-        comes_out_exact(grid),
-    ):
+@pytest.fixture(scope="module")
+def hold(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """No browser server of the shared grid gets ready while this file is there."""
+    return tmp_path_factory.mktemp("held") / "hold"
+
+
+@pytest.fixture(scope="module")
+def shared(hold: Path) -> Iterator[Grid]:
+    environment = {**WITHOUT_SPARES, "FAKE_START_HELD_BY": str(hold)}
+    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
+        yield grid
+
+
+def test_a_worker_that_is_killed_while_it_starts_is_replaced(shared: Grid, hold: Path) -> None:
+    with comes_out_exact(grid := shared):
         (first,) = workers(grid)
         hold.touch()
         assert grid.command("drain", first).returncode == 0
@@ -47,16 +54,16 @@ def test_a_worker_that_is_killed_while_it_starts_is_replaced(tmp_path: Path) -> 
         eventually(lambda: nothing_is_left_of(grid, starting["id"]), "nothing is left of it", 5)
 
 
-def test_a_worker_that_is_killed_while_it_is_idle_leaves_nothing() -> None:
-    with running_grid("--chromium", "1", environment=WITHOUT_SPARES, fake=True) as grid, comes_out_exact(grid):
+def test_a_worker_that_is_killed_while_it_is_idle_leaves_nothing(shared: Grid) -> None:
+    with comes_out_exact(grid := shared):
         (victim,) = workers(grid).values()
         os.kill(victim["pid"], signal.SIGKILL)
         eventually(lambda: serves_without(grid, victim["id"]), "another one serves")
         eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
 
 
-def test_a_worker_that_is_killed_while_it_drains_still_sees_its_sessions_to_their_end() -> None:
-    with running_grid("--chromium", "1", environment=WITHOUT_SPARES, fake=True) as grid, comes_out_exact(grid):
+def test_a_worker_that_is_killed_while_it_drains_still_sees_its_sessions_to_their_end(shared: Grid) -> None:
+    with comes_out_exact(grid := shared):
         (victim,) = workers(grid).values()
         with session(grid.port) as sock:
             assert grid.command("drain", victim["id"]).returncode == 0
@@ -126,8 +133,9 @@ def test_an_end_that_the_dead_worker_could_not_write_down_is_written_by_its_succ
         assert ends == [[b"completed", b"client disconnected"]] * 2
 
 
-def test_a_worker_whose_successor_dies_too_is_ended_with_its_tree() -> None:
-    with running_grid("--chromium", "1", environment=WITHOUT_SPARES, fake=True) as grid, comes_out_exact(grid):
+def test_a_worker_whose_successor_dies_too_is_ended_with_its_tree(shared: Grid) -> None:
+    with comes_out_exact(grid := shared):
+        failed = failures(grid).total()
         (victim,) = workers(grid).values()
         with session(grid.port) as sock:
             os.kill(victim["pid"], signal.SIGKILL)
@@ -146,14 +154,28 @@ def test_a_worker_whose_successor_dies_too_is_ended_with_its_tree() -> None:
             while sock.recv(4096):
                 pass
         eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
-        eventually(lambda: failures(grid).total() == 1, "its session is on record")
+        eventually(lambda: failures(grid).total() == failed + 1, "its session is on record")
 
 
-@pytest.mark.parametrize("what", ["FAKE_IGNORE_CLOSE", "FAKE_IGNORE_STOP"])
-def test_a_browser_server_that_ignores_its_end_is_cut_off_at_the_deadline(what: str, tmp_path: Path) -> None:
-    ignores = tmp_path / "ignores"
-    environment = {**WITHOUT_SPARES, "DRAIN_TIMEOUT": "0.5", what: str(ignores)}
-    with running_grid("--chromium", "1", environment=environment, fake=True) as grid, comes_out_exact(grid):
+IGNORES = ("FAKE_IGNORE_CLOSE", "FAKE_IGNORE_STOP")
+
+
+@pytest.fixture(scope="module")
+def ignoring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Grid, dict[str, Path]]]:
+    """A grid, and the files that make its browser servers ignore something while they are there."""
+    files = {what: tmp_path_factory.mktemp("ignored") / what for what in IGNORES}
+    environment = {**WITHOUT_SPARES, "DRAIN_TIMEOUT": "0.5", **{what: str(file) for what, file in files.items()}}
+    with running_grid("--chromium", "1", environment=environment, fake=True) as grid:
+        yield grid, files
+
+
+@pytest.mark.parametrize("what", IGNORES)
+def test_a_browser_server_that_ignores_its_end_is_cut_off_at_the_deadline(
+    what: str, ignoring: tuple[Grid, dict[str, Path]]
+) -> None:
+    grid, files = ignoring
+    ignores = files[what]
+    with comes_out_exact(grid):
         (victim,) = workers(grid).values()
         ignores.touch()
         with session(grid.port):
