@@ -133,6 +133,12 @@ def test_who_takes_less_gets_its_priority_back_step_by_step(nice: int, then: int
     assert looks(shares(), now, LOOKS) == {1: then}
 
 
+def test_who_rests_beside_others_that_rest_gets_its_priority_back_while_others_keep_the_host_busy() -> None:
+    of, rests = shares(), BrowserUse(0.0, 0.0)
+    assert looks(of, {1: BrowserUse(0.0, 0.0, 10), 2: rests}, LOOKS) == {1: 0}
+    assert looks(shares(), {1: BrowserUse(0.02, WAITS, 10), 2: rests}, 3 * LOOKS) == {}
+
+
 def test_who_gets_too_little_by_its_lower_priority_gets_some_of_it_back() -> None:
     now = {1: BrowserUse(0.6, WAITS, 15), 2: BrowserUse(1.4, WAITS)}
     assert looks(shares(), now, LOOKS) == {1: 11}

@@ -20,7 +20,7 @@ STEPS_FOR_GOOD: Final = 7
 """Where a priority that is lowered stays so until the browser ends, it takes so many looks, and this much more: about
 four times as much as its share, in relation to what others get."""
 LEAST_CORES: Final = 0.1
-"""Who takes less than this harms nobody; and the kernel counts in hundredths of a second."""
+"""Who takes less than this and waits for no more harms nobody; and the kernel counts in hundredths of a second."""
 MOST_STEPS: Final = 10
 """By so many nice values a priority changes in one look at the most."""
 WORST: Final = 19
@@ -71,7 +71,7 @@ class ProcessorShares:
         capacity = sum(each.cores for each in browsers.values())
         self._count(browsers, share, is_anyone_waiting=any(_is_waiting(each) for each in browsers.values()))
         counted = [pid for pid in browsers if self._is_time(pid)]
-        steps = {pid: steps_to(share, browsers[pid].cores, capacity) for pid in counted}
+        steps = {pid: steps_to(_share_of(browsers[pid], share), browsers[pid].cores, capacity) for pid in counted}
         wanted = {pid: browsers[pid].nice + each for pid, each in steps.items() if self._may(browsers[pid], each)}
         bounded = {pid: max(self.usual, min(WORST, nice)) for pid, nice in wanted.items()}
         return {pid: nice for pid, nice in bounded.items() if nice != browsers[pid].nice}
@@ -94,8 +94,14 @@ class ProcessorShares:
             elif not is_anyone_waiting and each.cores > before.share * TAKES_MORE:
                 more[pid] = replace(before, is_now=False)  # a page that waits may load only now and then
         self._more = more
-        less = (pid for pid, each in browsers.items() if each.cores < share * TAKES_LESS)
+        less = (pid for pid, each in browsers.items() if each.cores < _share_of(each, share) * TAKES_LESS)
         self._less = {pid: self._less.get(pid, 0) + 1 for pid in less}
+
+
+def _share_of(browser: BrowserUse, share: float) -> float:
+    """Where all browsers are idle while others keep the host busy, `share` is next to nothing: who is idle has not
+    taken all of it."""
+    return math.inf if browser.cores < LEAST_CORES and not _is_waiting(browser) else share
 
 
 def _is_waiting(browser: BrowserUse) -> bool:
