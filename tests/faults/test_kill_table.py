@@ -153,7 +153,8 @@ async def test_a_browser_server_or_a_browser_that_is_killed_or_frozen_costs_only
             before, victim = dict(load.lost), busiest_that_serves(grid)
             (browser,) = psutil.Process(victim["nodePid"]).children()
             pid = victim["nodePid"] if what == "browser server" else browser.pid
-            os.kill(pid, signum)
+            async with load.at_the_door:  # who is just served by it is lost with it, too
+                os.kill(pid, signum)
             await is_gone(pid)
             await all_serve(grid)
             await load.goes_on()

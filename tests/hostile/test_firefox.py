@@ -81,8 +81,10 @@ async def test_a_browser_without_a_screencast_is_shown_by_screenshots(
                 await frame_of_colour(looking, page, colour)
 
 
-async def test_a_firefox_that_crashes_ends_every_session_with_that_reason(watched: Watched) -> None:
-    await test_browser_server.test_a_crashed_browser_ends_every_session_with_that_reason(watched)
+async def test_a_firefox_that_crashes_ends_every_session_with_that_reason(
+    watched: Watched, playwright: Playwright
+) -> None:
+    await test_browser_server.a_crashed_browser_ends_every_session_with_that_reason(watched, playwright.firefox)
 
 
 async def test_a_firefox_that_hangs_answers_no_question_and_stop_cuts_it_off(watched: Watched) -> None:

@@ -20,8 +20,8 @@ from typing import Any
 import psutil
 import pytest
 import pytest_asyncio
+from playwright.async_api import BrowserType, Playwright, async_playwright
 from playwright.async_api import Error as PlaywrightError
-from playwright.async_api import Playwright, async_playwright
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
@@ -402,21 +402,25 @@ def set_nonblocking(sock: socket.socket) -> socket.socket:
 async def test_a_crashed_browser_ends_every_session_with_that_reason(
     to_be_ended: Watched, playwright: Playwright
 ) -> None:
-    page = await (await playwright.chromium.connect(to_be_ended.endpoint)).new_page()
-    async with connect(to_be_ended.endpoint) as client:
+    await a_crashed_browser_ends_every_session_with_that_reason(to_be_ended, playwright.chromium)
+
+
+async def a_crashed_browser_ends_every_session_with_that_reason(watched: Watched, client_of: BrowserType) -> None:
+    page = await (await client_of.connect(watched.endpoint)).new_page()
+    async with connect(watched.endpoint) as client:
         # It waits before the crash: nothing ends a wait that begins when its page has crashed.
         never = asyncio.ensure_future(page.wait_for_event("never", timeout=BOUND_S * 1000))
         await page.evaluate("1")
-        os.kill(to_be_ended.server.ready.browser_pid, signal.SIGKILL)
+        os.kill(watched.server.ready.browser_pid, signal.SIGKILL)
         with pytest.raises(ConnectionClosed, match="the grid closed this session: its browser crashed"):
             await client.recv()
         with pytest.raises(PlaywrightError, match=r"closed|crashed"):
             await never
         for _ in range(2):
-            closed = await to_be_ended.next_closed()
+            closed = await watched.next_closed()
             assert (closed.end.by, str(closed.end.reason)) == ("browser", "browser crashed")
-        assert await to_be_ended.why_gone() == BROWSER_KILLED
-        assert not (await to_be_ended.server.canary(5)).ok
+        assert await watched.why_gone() == BROWSER_KILLED
+        assert not (await watched.server.canary(5)).ok
 
 
 async def test_a_socket_that_arrives_after_the_crash_gets_an_answer() -> None:

@@ -166,7 +166,10 @@ class MasterGrid:
         at = self.mark()
         while not any(line["data"]["within"] == "now" for line in self.lines[at:] if line["what"] == "command"):
             self.send(signal.SIGINT)
-            self.status()
+            try:
+                self.status()
+            except ConnectionError:  # it has ended meanwhile
+                break
             assert self.process.stdout is not None
             while select.select([self.process.stdout], [], [], 0)[0]:
                 self._read_more("a drain that cannot wait")
