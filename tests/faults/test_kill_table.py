@@ -155,7 +155,8 @@ async def test_a_browser_server_or_a_browser_that_is_killed_or_frozen_costs_only
             pid = victim["nodePid"] if what == "browser server" else browser.pid
             async with load.at_the_door:  # who is just served by it is lost with it, too
                 os.kill(pid, signum)
-            await is_gone(pid)
+                await is_gone(pid)
+                await eventually_async(lambda id=victim["id"]: serves_no_more(grid, id), "its worker serves no more")
             await all_serve(grid)
             await load.goes_on()
             lost = {number: why for number, why in load.lost.items() if number not in before}
@@ -172,6 +173,10 @@ async def test_a_browser_server_or_a_browser_that_is_killed_or_frozen_costs_only
         await load.ends()
         await eventually_async(lambda: sick not in workers(grid), "the sick worker is gone")
         assert failures(grid).keys() - {"browser sick"} == {reason for _, _, reason in STRIKES}
+
+
+def serves_no_more(grid: Grid, worker_id: str) -> bool:
+    return workers(grid).get(worker_id, {}).get("status") != "available"
 
 
 async def one_that_can_start_no_page_loses_only_who_asks_for_one_and_serves_nobody_new(
