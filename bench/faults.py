@@ -1,7 +1,7 @@
 """`python -m bench.faults [--rounds N] [rows]`: the kill table of docs/faults.md in figures.
 
 Each round of each row is a fresh grid of two workers with five live sessions in real browsers, that click and read
-twice a second, a Playwright client that connects all the time, and one that asks for /health every 50 ms. Prints a
+twice a second, a Playwright client that connects all the time, and one that asks for /health every 20 ms. Prints a
 Markdown table; exit code 1 when somebody lost what the table says is kept. tests/faults looks at the counters.
 """
 

@@ -70,7 +70,7 @@ def grid(shared: Grid, shared_profiles: Path) -> Iterator[Grid]:
     yield shared
     counters_are_exact(shared)
     eventually(lambda: [each["status"] for each in shared.status()["workers"]] == ["available"], "one worker serves")
-    eventually(lambda: suffixes(shared_profiles) <= {".tar"}, "nobody has a profile any more")
+    assert suffixes(shared_profiles) <= {".tar"}
     for path in shared_profiles.rglob("*.tar"):
         path.unlink()
 

@@ -33,7 +33,7 @@ def chromium() -> Iterator[Grid]:
 
 
 @pytest.fixture
-def windowed(chromium: Grid) -> Iterator[Grid]:
+def grid(chromium: Grid) -> Iterator[Grid]:
     """One for all tests that need no other settings. Afterwards it has no session and no display, and its one worker
     serves."""
     yield chromium
@@ -56,9 +56,8 @@ def x_socket(display: Path) -> Path:
 
 
 async def test_each_client_that_asks_for_a_window_has_one_on_a_display_of_its_own(
-    playwright: Playwright, windowed: Grid
+    playwright: Playwright, grid: Grid
 ) -> None:
-    grid = windowed
     shared = await playwright.chromium.connect(grid.endpoint)
     line = recipe("isolation.md", "python", "headless").replace("ws://127.0.0.1:8080", grid.endpoint)
     one = await eval(line.partition("=")[2], {"playwright": playwright})
@@ -104,8 +103,7 @@ def answers_without_cookie(path: Path) -> bool:
 
 
 @pytest.mark.skipif(abi() == 0, reason="this kernel has no Landlock")
-async def test_the_kernel_lets_a_browser_reach_its_own_display_alone(playwright: Playwright, windowed: Grid) -> None:
-    grid = windowed
+async def test_the_kernel_lets_a_browser_reach_its_own_display_alone(playwright: Playwright, grid: Grid) -> None:
     browser = await playwright.chromium.connect(grid.endpoint, headers=HEADED)
     (own,) = displays(grid)
     neighbour = await playwright.chromium.connect(grid.endpoint, headers=HEADED)
@@ -120,9 +118,9 @@ async def test_the_kernel_lets_a_browser_reach_its_own_display_alone(playwright:
 
 
 async def test_a_display_outlives_a_worker_goes_with_its_browser_and_with_a_grid_that_is_killed_whole_at_the_next_start(
-    playwright: Playwright, windowed: Grid
+    playwright: Playwright, grid: Grid
 ) -> None:
-    grid, said = windowed, len(windowed.output())
+    said = len(grid.output())
     for killed in ("display", "worker", "node"):
         browser = await playwright.chromium.connect(grid.endpoint, headers=HEADED)
         page = await browser.new_page()

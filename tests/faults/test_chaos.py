@@ -9,6 +9,6 @@ from tests.support.modules import LIMIT_S, run_module
 @pytest.mark.timeout(LIMIT_S + 100)
 def test_what_is_killed_at_random_costs_nobody_else_a_session_and_leaves_nothing() -> None:
     need("chromium")
-    # With this seed all that is killed and stopped for a while comes before what takes longest.
+    # Seven short steps of this seed: among them a worker, the proxy, the master and a browser server are killed.
     code, output = run_module("bench.chaos", "--minutes", "0.3", "--seed", "1708", "--lost", "12")
     assert code == 0, output

@@ -155,8 +155,9 @@ async def test_a_browser_server_or_a_browser_that_is_killed_or_frozen_costs_only
             pid = victim["nodePid"] if what == "browser server" else browser.pid
             async with load.at_the_door:  # who is just served by it is lost with it, too
                 os.kill(pid, signum)
-                await is_gone(pid)
-                await eventually_async(lambda id=victim["id"]: serves_no_more(grid, id), "its worker serves no more")
+                if signum == signal.SIGKILL:
+                    await eventually_async(lambda id=victim["id"]: serves_no_more(grid, id), "its worker knows it")
+            await is_gone(pid)
             await all_serve(grid)
             await load.goes_on()
             lost = {number: why for number, why in load.lost.items() if number not in before}

@@ -40,39 +40,42 @@ def shared(hold: Path) -> Iterator[Grid]:
         yield grid
 
 
-def test_a_worker_that_is_killed_while_it_starts_is_replaced(shared: Grid, hold: Path) -> None:
-    with comes_out_exact(grid := shared):
-        (first,) = workers(grid)
-        hold.touch()
-        assert grid.command("drain", first).returncode == 0
-        starting = eventually(
-            lambda: next((each for each in workers(grid).values() if each["status"] == "starting"), None), "one starts"
-        )
-        os.kill(starting["pid"], signal.SIGKILL)
-        hold.unlink()
-        eventually(lambda: serves_without(grid, starting["id"]), "another one serves")
-        eventually(lambda: nothing_is_left_of(grid, starting["id"]), "nothing is left of it", 5)
+@pytest.fixture
+def grid(shared: Grid) -> Iterator[Grid]:
+    with comes_out_exact(shared):
+        yield shared
 
 
-def test_a_worker_that_is_killed_while_it_is_idle_leaves_nothing(shared: Grid) -> None:
-    with comes_out_exact(grid := shared):
-        (victim,) = workers(grid).values()
+def test_a_worker_that_is_killed_while_it_starts_is_replaced(grid: Grid, hold: Path) -> None:
+    (first,) = workers(grid)
+    hold.touch()
+    assert grid.command("drain", first).returncode == 0
+    starting = eventually(
+        lambda: next((each for each in workers(grid).values() if each["status"] == "starting"), None), "one starts"
+    )
+    os.kill(starting["pid"], signal.SIGKILL)
+    hold.unlink()
+    eventually(lambda: serves_without(grid, starting["id"]), "another one serves")
+    eventually(lambda: nothing_is_left_of(grid, starting["id"]), "nothing is left of it", 5)
+
+
+def test_a_worker_that_is_killed_while_it_is_idle_leaves_nothing(grid: Grid) -> None:
+    (victim,) = workers(grid).values()
+    os.kill(victim["pid"], signal.SIGKILL)
+    eventually(lambda: serves_without(grid, victim["id"]), "another one serves")
+    eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
+
+
+def test_a_worker_that_is_killed_while_it_drains_still_sees_its_sessions_to_their_end(grid: Grid) -> None:
+    (victim,) = workers(grid).values()
+    with session(grid.port) as sock:
+        assert grid.command("drain", victim["id"]).returncode == 0
+        eventually(lambda: workers(grid)[victim["id"]]["status"] == "draining", "it drains")
         os.kill(victim["pid"], signal.SIGKILL)
-        eventually(lambda: serves_without(grid, victim["id"]), "another one serves")
-        eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
-
-
-def test_a_worker_that_is_killed_while_it_drains_still_sees_its_sessions_to_their_end(shared: Grid) -> None:
-    with comes_out_exact(grid := shared):
-        (victim,) = workers(grid).values()
-        with session(grid.port) as sock:
-            assert grid.command("drain", victim["id"]).returncode == 0
-            eventually(lambda: workers(grid)[victim["id"]]["status"] == "draining", "it drains")
-            os.kill(victim["pid"], signal.SIGKILL)
-            eventually(lambda: workers(grid)[victim["id"]]["pid"] != victim["pid"], "it is succeeded")
-            assert goes_on(sock)
-        eventually(lambda: serves_without(grid, victim["id"]), "it is gone")
-        eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
+        eventually(lambda: workers(grid)[victim["id"]]["pid"] != victim["pid"], "it is succeeded")
+        assert goes_on(sock)
+    eventually(lambda: serves_without(grid, victim["id"]), "it is gone")
+    eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
 
 
 def reload(grid: Grid) -> None:
@@ -133,28 +136,27 @@ def test_an_end_that_the_dead_worker_could_not_write_down_is_written_by_its_succ
         assert ends == [[b"completed", b"client disconnected"]] * 2
 
 
-def test_a_worker_whose_successor_dies_too_is_ended_with_its_tree(shared: Grid) -> None:
-    with comes_out_exact(grid := shared):
-        failed = failures(grid).total()
-        (victim,) = workers(grid).values()
-        with session(grid.port) as sock:
-            os.kill(victim["pid"], signal.SIGKILL)
-            successor = eventually(
-                lambda: next(
-                    (
-                        each
-                        for each in workers(grid).values()
-                        if each["id"] == victim["id"] and each["pid"] != victim["pid"]
-                    ),
-                    None,
+def test_a_worker_whose_successor_dies_too_is_ended_with_its_tree(grid: Grid) -> None:
+    failed = failures(grid).total()
+    (victim,) = workers(grid).values()
+    with session(grid.port) as sock:
+        os.kill(victim["pid"], signal.SIGKILL)
+        successor = eventually(
+            lambda: next(
+                (
+                    each
+                    for each in workers(grid).values()
+                    if each["id"] == victim["id"] and each["pid"] != victim["pid"]
                 ),
-                "it is succeeded",
-            )
-            os.kill(successor["pid"], signal.SIGKILL)
-            while sock.recv(4096):
-                pass
-        eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
-        eventually(lambda: failures(grid).total() == failed + 1, "its session is on record")
+                None,
+            ),
+            "it is succeeded",
+        )
+        os.kill(successor["pid"], signal.SIGKILL)
+        while sock.recv(4096):
+            pass
+    eventually(lambda: nothing_is_left_of(grid, victim["id"]), "nothing is left of it", 5)
+    eventually(lambda: failures(grid).total() == failed + 1, "its session is on record")
 
 
 IGNORES = ("FAKE_IGNORE_CLOSE", "FAKE_IGNORE_STOP")

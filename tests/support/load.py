@@ -18,7 +18,7 @@ PAGE = "data:text/html,<button onclick='this.textContent = +this.textContent + 1
 CLICK = "() => { const button = document.querySelector('button'); button.click(); return button.textContent; }"
 BEAT_S = 0.5
 COME_S = 0.2
-KNOCK_S = 0.05
+KNOCK_S = 0.02
 PATIENCE_S = 30.0
 
 
